@@ -310,7 +310,7 @@ def reading(plan: Plan) -> Iterator[Row]:
 
 WAYS = (
     ("local", "one local variable, in full", 1.1),
-    ("watch", 'clew.watch("y")', None),
+    ("watch", 'clew.watch("y")', 2.0),
     ("watch_text", "  with its text", None),
     ("settrace", "  sys.settrace on everything", None),
     ("pysnooper", "  PySnooper on that function alone", None),

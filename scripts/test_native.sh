@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run tests/integration with the native engine, where it could be built; tests/conformance and
+# Run tests/integration and the tests of watching with the native engine, where it could be built; tests/conformance and
 # tests/native choose it themselves.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -29,4 +29,7 @@ for name in "${LEFT_OUT[@]}"; do
     ignored+=(--ignore "$file")
 done
 echo "With the native engine:"
-CLEW_ENGINE=native .venv/bin/python -m pytest -q -n "${WORKERS:-2}" tests/integration "${ignored[@]}"
+# The other files are of `clew.watch`, which has native code of its own before Python 3.12.
+CLEW_ENGINE=native .venv/bin/python -m pytest -q -n "${WORKERS:-2}" tests/integration "${ignored[@]}" \
+    tests/unit/frames tests/no_torch/frames tests/no_torch/test_watch.py \
+    tests/no_torch/test_watch_defects.py tests/compat/test_ttracker.py

@@ -47,4 +47,11 @@ for version in ${NO_TORCH_PYTHONS:-3.10 3.12 3.13}; do
     # --confcutdir: the other tests' conftest.py may import torch.
     PYTHONPATH=$PWD/src "$venv/bin/python" -m pytest -q -p no:cacheprovider \
         --confcutdir tests/no_torch tests/no_torch
+    if [[ $version == 3.10 ]]; then
+        echo "no torch, Python $version$with, watching by native code:"
+        PYTHONPATH=$PWD/src "$venv/bin/python" -m clew build --to "$PWD/$venv/native"
+        CLEW_NATIVE=$PWD/$venv/native PYTHONPATH=$PWD/src "$venv/bin/python" -m pytest -q \
+            -p no:cacheprovider --confcutdir tests/no_torch tests/no_torch/frames \
+            tests/no_torch/test_watch.py tests/no_torch/test_watch_defects.py
+    fi
 done

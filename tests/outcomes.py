@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import (
     is_in_torch_dispatch_mode,
 )
 
+from clew.observe import taps
 from clew.session import tracer
 from tests.models import Built, leaves
 
@@ -175,6 +176,8 @@ def installed() -> Outcome:
         "grad mode": torch.is_grad_enabled(),
         "module call": nn.Module.__call__,
         "tensor backward": Tensor.backward,
+        "listeners to taps": taps.listeners(),
+        "active traces": list(tracer._active),
     }
 
 

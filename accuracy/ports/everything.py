@@ -7,15 +7,22 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 
 from accuracy.ports.bert_port import BERT
+from accuracy.ports.caption_port import CAPTION
 from accuracy.ports.conformer_port import CONFORMER
+from accuracy.ports.convnext_port import CONVNEXT
+from accuracy.ports.gmlp_port import GMLP
 from accuracy.ports.gpt2_port import GPT2
+from accuracy.ports.graph_port import GRAPH
+from accuracy.ports.gru_port import GRU
 from accuracy.ports.judging import EXACT, FUNCTION, NEAR
 from accuracy.ports.llama_port import LLAMA
 from accuracy.ports.mamba_port import MAMBA
+from accuracy.ports.mobile_port import MOBILE
 from accuracy.ports.moe_port import MOE
 from accuracy.ports.planting import OUTSIDE, REAL, Architecture, Bug, enliven, tokens
 from accuracy.ports.refactors import REFACTORS, Around, Form, Refactor
 from accuracy.ports.resnet_port import RESNET
+from accuracy.ports.retention_port import RETENTION
 from accuracy.ports.runs import (
     Case,
     Outcome,
@@ -27,14 +34,22 @@ from accuracy.ports.runs import (
     run,
     said,
 )
+from accuracy.ports.seq2seq_port import SEQ2SEQ
+from accuracy.ports.speech_port import SPEECH
 from accuracy.ports.swin_port import SWIN
 from accuracy.ports.t5_port import T5
 from accuracy.ports.unet_port import UNET
 from accuracy.ports.vit_port import VIT
 
 KNOWN = (LLAMA, GPT2, BERT, T5, VIT, RESNET, MOE)
-# Nothing is tuned on these: they are reported apart.
+# Written after the first rules, which have been mended since with a look at them: reported apart.
 UNSEEN = (MAMBA, UNET, CONFORMER, SWIN)
+# Written later still. Two rules were mended with a look at their first run.
+FURTHER = (GRU, CONVNEXT, RETENTION)
+# Written later than those, in other styles. Misses of the first three have been read.
+READ = (GMLP, GRAPH, SPEECH)
+# Misses of these have never been read, only counted.
+APART = (SEQ2SEQ, CAPTION, MOBILE)
 ALL = (*KNOWN, *UNSEEN)
 
 LOWER = torch.float32, torch.bfloat16
@@ -71,6 +86,10 @@ GROUPS: dict[str, Callable[[], list[Case]]] = {
     "other code": lambda: bugs_of("other code", KNOWN, as_port=True),
     "unseen, same code": lambda: bugs_of("unseen, same code", UNSEEN, as_port=False),
     "unseen, other code": lambda: bugs_of("unseen, other code", UNSEEN, as_port=True),
+    "further, same code": lambda: bugs_of("further, same code", FURTHER, as_port=False),
+    "further, other code": lambda: bugs_of("further, other code", FURTHER, as_port=True),
+    "read, other code": lambda: bugs_of("read, other code", READ, as_port=True),
+    "apart, other code": lambda: bugs_of("apart, other code", APART, as_port=True),
     "width 768, same code": lambda: bugs_of(
         "width 768, same code", (LLAMA, BERT), as_port=False, size=REAL),
     "width 768, other code": lambda: bugs_of(
@@ -87,6 +106,9 @@ GROUPS: dict[str, Callable[[], list[Case]]] = {
         "traces, f32 and bf16, other code", (LLAMA, GPT2, VIT), as_port=True, types=LOWER,
         by_traces=True),
     "clean": lambda: clean("clean"),
+    "clean, further": lambda: clean("clean, further", FURTHER),
+    "clean, read": lambda: clean("clean, read", READ),
+    "clean, apart": lambda: clean("clean, apart", APART),
     "clean, width 768": lambda: clean("clean, width 768", (LLAMA, BERT), size=REAL),
     "clean, bf16": lambda: clean("clean, bf16", types=LOW),
     "clean, f32 and bf16": lambda: clean("clean, f32 and bf16", types=LOWER),

@@ -21,7 +21,7 @@ class Affine(nn.Module):
         self.eps = eps
 
     def forward(self, z: Tensor) -> Tensor:
-        factor = self.gain * torch.rsqrt(self.var + self.eps)
+        factor = self.gain * torch.rsqrt(self.var + self.eps)  # bug: norm-eps
         return z * factor + (self.shift - self.mean * factor)  # bug: norm-eps, variance-root
 
     def by_batch(self, z: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ class ConvNet(nn.Module):
         pool = parts.amax if self.fault == "pool-max" else parts.mean
         pooled = pool((2, 4))  # bug: pool-max
         if self.fault == "flatten-order":
-            flat = pooled.flatten(1)
+            flat = pooled.flatten(1)  # bug: flatten-order
         else:
             flat = pooled.permute(0, 3, 1, 2).flatten(1)
         return self.classify(flat)  # bug: flatten-order

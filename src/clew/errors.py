@@ -17,6 +17,7 @@ Must not know: anything else of Clew but plain text; every other module may impo
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import sys
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING
 from clew.plain_text import plain_lines
 
 if TYPE_CHECKING:
-    from clew.analysis.nonfinite import NonFinite
+    from clew.analysis.nonfinite import NonFiniteOrigin
 
 _EXCERPT = 70
 _OWN_DIR = os.path.dirname(__file__) + os.sep
@@ -120,11 +121,11 @@ class NotRecorded(ClewError, LookupError):
 class NonFiniteError(ClewError, ArithmeticError):
     """NaN or Inf that an op produced and that `clew.guard` found.
 
-    `nonfinite` is the `NonFinite` of `t.nonfinite()`, with the event that made it, None if that was
-    not seen. It is not there after pickling.
+    `nonfinite` is the `NonFiniteOrigin` of `t.nonfinite()`, with the event that made it, None if
+    that was not seen. It is not there after pickling.
     """
 
-    def __init__(self, text: str, nonfinite: NonFinite | None = None) -> None:
+    def __init__(self, text: str, nonfinite: NonFiniteOrigin | None = None) -> None:
         super().__init__(text)
         self.nonfinite = nonfinite
 
@@ -150,11 +151,16 @@ class ClewWarning(UserWarning):
     """Something the user should know while the program goes on."""
 
 
+@functools.cache
+def _skipped(torch: str | None) -> tuple[str, ...]:
+    """Return how the files begin whose lines are not the user's; `torch` is that of the package."""
+    return _OWN_DIR, (torch or _OWN_DIR).removesuffix("__init__.py"), contextlib.__file__
+
+
 def warn(message: str) -> None:
     """Return one warning, at the user's line; log it instead if warnings are errors."""
     level, frame = 1, sys._getframe(0)
-    torch = str(getattr(sys.modules.get("torch"), "__file__", _OWN_DIR))
-    skipped = _OWN_DIR, torch.removesuffix("__init__.py"), contextlib.__file__
+    skipped = _skipped(getattr(sys.modules.get("torch"), "__file__", None))
     while frame.f_back is not None and frame.f_code.co_filename.startswith(skipped):
         level, frame = level + 1, frame.f_back
     try:

@@ -18,6 +18,8 @@ class Machinery:
 
     # The frame that runs a module's hooks and then its forward.
     call_frame: CodeType | None = None
+    # The outermost frame of a module call, which is that of a call that the native engine follows.
+    wrapped_call: CodeType | None = None
     # Code objects that are never shown, and their ids. See `hide`.
     hidden_codes: list[CodeType] = field(default_factory=list)
     hidden: set[int] = field(default_factory=set)

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
+import itertools
+import os
 import signal
 import sys
 from collections.abc import Callable
-from types import CodeType
+from traceback import walk_tb
+from types import CodeType, FrameType
 from typing import Any
 
 _MARK = "_clew_recorded"
+_OWN_FILES = os.path.dirname(__file__) + os.sep
 
 
 def mark(error: BaseException, owner: object) -> None:
@@ -107,15 +112,32 @@ def error_text(exception: BaseException) -> str:
 
 def pass_on(error: BaseException) -> None:
     """Raise an exception again that a signal handler of the program raised."""
-    traceback = error.__traceback__
-    inner = None if traceback is None else traceback.tb_next
-    if inner is None:  # raised right there: no handler ran
-        return
-    handlers = _handlers()
-    while inner is not None:
-        if inner.tb_frame.f_code in handlers:
-            raise error
-        inner = inner.tb_next
+    found = raised_by_signal(error)
+    if found is not None:
+        raise found
+
+
+def raised_by_signal(error: BaseException) -> BaseException | None:
+    """Return what a signal handler raised while Clew's code ran, None if it raised nothing.
+
+    That is the exception itself, or one from which Clew's code has made it.
+    """
+    one: BaseException | None = error
+    passed: set[FrameType] = set()
+    handlers: set[CodeType] | None = None
+    while one is not None and one.__traceback__ is not None:
+        here, inner = one.__traceback__.tb_frame, one.__traceback__.tb_next
+        if one is error:
+            passed.update(frame for frame, _ in walk_tb(error.__traceback__))
+        elif here not in passed:
+            return None  # the program is handling it: it came up to a frame of the program
+        if inner is not None:
+            handlers = _handlers() if handlers is None else handlers
+            for frame, _ in walk_tb(inner):
+                if frame.f_code in handlers or _is_handler_call(frame):
+                    return one
+        one = one.__cause__ or one.__context__
+    return None
 
 
 def _handlers() -> set[CodeType]:
@@ -131,3 +153,22 @@ def _handlers() -> set[CodeType]:
         if isinstance(code, CodeType):
             found.add(code)
     return found
+
+
+def _is_handler_call(frame: FrameType) -> bool:
+    """Return whether a function outside Clew got a signal and the frame that this interrupted.
+
+    So a handler is known too that puts another in its place before it raises.
+    """
+    code = frame.f_code
+    if frame.f_back is None or code.co_filename.startswith(_OWN_FILES):
+        return False
+    count = code.co_argcount + code.co_kwonlyargcount
+    values = [frame.f_locals.get(name) for name in code.co_varnames[:count]]
+    if code.co_flags & inspect.CO_VARARGS:
+        values.extend(frame.f_locals.get(code.co_varnames[count], ()))
+    signals = signal.valid_signals()
+    return any(
+        interrupted is frame.f_back and type(number) is int and number in signals
+        for number, interrupted in itertools.pairwise(values)
+    )

@@ -23,6 +23,7 @@ from torch._functorch import pyfunctorch
 from torch._ops import HigherOrderOperator as HigherOrderOperator
 from torch._ops import OpOverload
 from torch.autograd.graph import _engine_run_backward
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import (
     TorchDispatchMode as TorchDispatchMode,
@@ -33,9 +34,11 @@ from torch.utils._python_dispatch import (
     _push_mode,
 )
 from torch.utils.data import dataloader
+from torch.utils.hooks import RemovableHandle
 
 from clew.events.vocabulary import BACKWARD, DATA, OPTIMIZER, RECOMPUTE
 from clew.machinery import MACHINERY
+from clew.program_errors import pass_on
 
 # Torch's lines are not user code. The separator matters: a package merely named torch-something
 # is user code.
@@ -77,6 +80,7 @@ HELD_TENSORS = ("_parameters", "_buffers")
 HELD_MODULES = "_modules"
 
 MACHINERY.call_frame = CALL_FRAME
+MACHINERY.wrapped_call = WRAPPED_CALL
 MACHINERY.hide(CALL_FRAME, _CALL_IMPL, WRAPPED_CALL)
 
 MACHINERY.phases |= {
@@ -258,8 +262,18 @@ def is_composite(func: Any) -> bool:
     try:
         has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CPU")
         return not has_kernel and func._can_decompose()
-    except RuntimeError:  # torch knows no kernels of some ops, such as `prim::device`
+    except RuntimeError as odd:  # torch knows no kernels of some ops, such as `prim::device`
+        pass_on(odd)
         return False
+
+
+def is_collective(name: str) -> bool:
+    """Return whether an op writes to its first argument undeclared, and returns while it runs.
+
+    So do the collectives of `torch.distributed`, for which a program waits. Seen on 2.6 to 2.13.
+    """
+    is_writing = name.startswith("c10d::") and name.endswith("_")
+    return is_writing and name != "c10d::monitored_barrier_"
 
 
 def tensors_for_numbers(func: Any, args: tuple[Any, ...], error: BaseException) -> Any:
@@ -379,7 +393,8 @@ def has_memory(tensor: torch.Tensor) -> bool:
         last = tensor.storage_offset() + sum((size - 1) * stride for size, stride in pairs)
     try:
         there = tensor.untyped_storage().nbytes()
-    except (NotImplementedError, RuntimeError):  # a device without storages
+    except (NotImplementedError, RuntimeError) as odd:  # a device without storages
+        pass_on(odd)
         return tensor.device.type != "cpu"
     return (last + 1) * tensor.element_size() <= there
 
@@ -427,7 +442,8 @@ def on_swap(forget: Callable[[torch.Tensor], None]) -> Callable[[], None]:
     builtin._swap_tensor_impl = _forgetful_swap
 
     def undo() -> None:
-        _forgetters.remove(forget)
+        if forget in _forgetters:
+            _forgetters.remove(forget)
         if not _forgetters:
             utils.weakref = weakref
             builtin._swap_tensor_impl = _swap_impl
@@ -520,6 +536,10 @@ def is_compiled_in_place(module: torch.nn.Module) -> bool:
     return module._compiled_call_impl is not None
 
 
+# The attribute that `module.compile()` sets. Seen on 2.6 to 2.13.
+COMPILED_CALL = "_compiled_call_impl"
+
+
 def compiled_inside(module: torch.nn.Module) -> torch.nn.Module | None:
     """Return the module that `torch.compile` made this one of, None for any other."""
     # A scripted module has dictionaries of its own kind, with little more than `items`.
@@ -595,6 +615,38 @@ GLOBAL_HOOKS: tuple[dict[int, Any], ...] = (
     nn_module._global_forward_hooks_always_called,
 )
 
+# Hooks of all optimizers, by number: before and after a step. Seen on 2.6 to 2.13.
+OPTIMIZER_PRE_HOOKS: dict[int, Any] = _global_optimizer_pre_hooks
+OPTIMIZER_POST_HOOKS: dict[int, Any] = _global_optimizer_post_hooks
+
+
+def add_hook(hooks: dict[int, Any], hook: Callable[..., None]) -> int:
+    """Add a hook of all modules or optimizers as torch does; return its number.
+
+    Torch's own functions make an object that can be pickled, which takes some ten times as long.
+    """
+    number = RemovableHandle.next_id
+    RemovableHandle.next_id = number + 1
+    hooks[number] = hook
+    return number
+
+
+def add_module_hooks(before: Callable[..., None], after: Callable[..., None]) -> tuple[int, int]:
+    """Add hooks before and after the forward of all modules, the latter also after an error."""
+    pre_hooks, hooks, always_called = GLOBAL_HOOKS
+    begins, ends = add_hook(pre_hooks, before), add_hook(hooks, after)
+    always_called[ends] = True
+    return begins, ends
+
+
+def remove_module_hooks(begins: int, ends: int) -> None:
+    """Remove the hooks that `add_module_hooks` has added."""
+    pre_hooks, hooks, always_called = GLOBAL_HOOKS
+    pre_hooks.pop(begins, None)
+    hooks.pop(ends, None)
+    always_called.pop(ends, None)
+
+
 # Whether Dynamo, export or Inductor traces the code that calls this.
 is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 
@@ -631,9 +683,11 @@ def on_export(listener: Callable[[bool], None]) -> Callable[[], None]:
     torch.compiler.__class__ = _ToldOfExports
 
     def end() -> None:
-        _export_listeners.remove(listener)
+        if listener in _export_listeners:
+            _export_listeners.remove(listener)
         if not _export_listeners:
-            torch.compiler.__class__ = ModuleType
+            # Past the slow `__setattr__` of the class it has.
+            object.__setattr__(torch.compiler, "__class__", ModuleType)
 
     return end
 
@@ -690,7 +744,7 @@ def asked_as_dynamo_traces(function: Callable[[], bool]) -> Callable[[], bool]:
 def keep_from_dynamo(modules: Iterable[ModuleType]) -> None:
     """Have Dynamo run the functions of some modules, and what they call, uncompiled.
 
-    Otherwise it would compile what a trace function calls while compiled code runs.
+    Otherwise it would compile what a trace function, or the engine, calls while compiled code runs.
     """
     for module in modules:
         for found in list(vars(module).values()):

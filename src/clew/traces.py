@@ -1,6 +1,8 @@
 """The public `Trace`: one object over run, analyses and views.
 
-It holds no logic; each method calls the room that does the work. Must not know capture.
+It holds no logic; each method calls the room that does the work. What only reads is loaded when it
+is first asked for, by the names that each room lists: recording waits for none of it. Must not know
+capture.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clew import analysis, page_port, store, views
-from clew.errors import MissingDependency
+from clew import run as runs
 from clew.events.model import Gap
 from clew.events.vocabulary import MODULE, OP, VARIABLE
+from clew.optional_packages import optional_package
 from clew.views.html import EVENTS
 
 if TYPE_CHECKING:
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from clew.analysis.findings import Finding
     from clew.analysis.health.verdicts import Health
     from clew.analysis.memory.memory_model import Memory
-    from clew.analysis.nonfinite import NonFinite
+    from clew.analysis.nonfinite import NonFiniteOrigin
     from clew.analysis.ranks.agreement import RankAgreement
     from clew.analysis.selection import Selection
     from clew.analysis.series import Series
@@ -128,11 +131,9 @@ class Trace:
             for finding in t.findings:
                 print(finding.severity, finding.text)
         """
-        from clew.analysis.findings import findings  # recording loads nothing that reads
+        return analysis.findings_of(self._current_run())
 
-        return findings(self._current_run())
-
-    def nonfinite(self) -> list[NonFinite]:
+    def nonfinite(self) -> list[NonFiniteOrigin]:
         """Return where NaN and Inf come from, in order, as far as statistics were recorded.
 
         Each has `event`, `value`, `kind`, `inputs` and a `hint` at the reason. `kind` is
@@ -144,9 +145,7 @@ class Trace:
             for found in t.nonfinite():
                 print(found.kind, found.event.source, found.hint)
         """
-        from clew.analysis.nonfinite import nonfinite  # recording loads nothing that reads
-
-        return nonfinite(self._current_run())
+        return analysis.nonfinite_of(self._current_run())
 
     def why_shape(self, address: str, dim: int) -> ShapeChain:
         """Return where a dimension of a tensor comes from; `print` shows the lines and ops.
@@ -282,10 +281,7 @@ class Trace:
 
     def to_pandas(self) -> Any:
         """Return the table as a pandas DataFrame."""
-        try:
-            import pandas
-        except ImportError as missing:
-            raise MissingDependency("Trace.to_pandas", "pandas", "clew[pandas]") from missing
+        pandas = optional_package("pandas", "Trace.to_pandas")
         return pandas.DataFrame(self.table().columns())
 
     def save(self, path: str | os.PathLike[str], *, exist: str = "replace") -> Path | str:
@@ -295,10 +291,7 @@ class Trace:
         `"error"` raises. A URL such as `s3://bucket/run.clew` is reached through fsspec; nothing is
         moved there, and with `"keep"` the new one gets the number.
         """
-        # Here, as only saving needs it.
-        from clew.run.writing import event_rows
-
-        place = store.save(self._current_run().recorded(), path, exist, event_rows)
+        place = store.save(self._current_run().recorded(), path, exist, runs.rows_of_rank)
         self._saved(place)
         return place
 
@@ -377,10 +370,8 @@ def load(path: str | os.PathLike[str]) -> Trace:
 
     A URL such as `s3://bucket/run.clew` is reached through fsspec.
     """
-    from clew.run.run import Run  # recording loads nothing that reads
-
     storage = store.storage_of(path)
-    return Trace(Run(*store.open_trace(storage)), storage)
+    return Trace(runs.Run(*store.open_trace(storage)), storage)
 
 
 def diff(

@@ -19,6 +19,7 @@ from typing import TextIO
 
 from clew.errors import ClewError
 from clew.events.watch_events import WatchEvent
+from clew.program_errors import pass_on
 from clew.views.text.style import Style, style_for
 from clew.views.text.watch import WatchText
 
@@ -29,7 +30,7 @@ TAG = "CLEW_TAG"
 class Output:
     """A destination of the text."""
 
-    def tell(self, happening: WatchEvent) -> None:
+    def show(self, event: WatchEvent) -> None:
         """Write an event."""
         raise NotImplementedError
 
@@ -52,8 +53,8 @@ class Written(Output):
     ) -> None:  # fmt: skip
         self._lines, self._write, self._ended = lines, write, ended
 
-    def tell(self, happening: WatchEvent) -> None:
-        self._write(*self._lines(happening))
+    def show(self, event: WatchEvent) -> None:
+        self._write(*self._lines(event))
 
     def flush(self) -> None:
         self._ended()
@@ -136,6 +137,7 @@ class ThreadLog(logging.Handler):
             if not self._failed:
                 self._file.write(text)
         except Exception as fault:
+            pass_on(fault)
             self._failed = True
             self._on_fault(f"{type(fault).__name__}: {fault}")
 
@@ -200,15 +202,16 @@ class _Text(Output):
         self._texts: dict[int, WatchText] = {}
         self._failed = False
 
-    def tell(self, happening: WatchEvent) -> None:
+    def show(self, event: WatchEvent) -> None:
         if os.getpid() != self._process:
             self._renew()
         if self._failed:
             return
         try:
             with self._lock:
-                self._write(self._text().lines(happening), happening)
+                self._write(self._text().lines(event), event)
         except Exception as fault:
+            pass_on(fault)
             self._failed = True
             _log.warning("the text of a watch ends here: %s: %s", type(fault).__name__, fault)
 
@@ -223,7 +226,7 @@ class _Text(Output):
     def _style(self) -> Style:
         return Style()
 
-    def _write(self, lines: list[str], happening: WatchEvent) -> None:
+    def _write(self, lines: list[str], event: WatchEvent) -> None:
         raise NotImplementedError
 
 
@@ -237,7 +240,7 @@ class _Stream(_Text):
     def _style(self) -> Style:
         return style_for(self._stream)
 
-    def _write(self, lines: list[str], happening: WatchEvent) -> None:
+    def _write(self, lines: list[str], event: WatchEvent) -> None:
         print_lines(lines, self._stream)
 
 
@@ -251,8 +254,8 @@ class _Logged(_Text):
         self._logger = logger
         super().__init__(repeats, stack)
 
-    def _write(self, lines: list[str], happening: WatchEvent) -> None:
-        level = logging.WARNING if happening.what in ("raise", "note") else logging.INFO
+    def _write(self, lines: list[str], event: WatchEvent) -> None:
+        level = logging.WARNING if event.what in ("raise", "note") else logging.INFO
         log_lines(self._logger, level, lines)
 
 
@@ -277,7 +280,7 @@ class _Files(_Text):
         if file is not None and os.getpid() == self._process:
             file.close()
 
-    def _write(self, lines: list[str], happening: WatchEvent) -> None:
+    def _write(self, lines: list[str], event: WatchEvent) -> None:
         if not lines:
             return
         thread = threading.current_thread()

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from clew.errors import ClewError
 from clew.events.model import Gap
+from clew.events.vocabulary import VALUES
 from clew.events.watch_events import WatchEvent
 from clew.observe.dataloader import (
     LoaderSource,
@@ -36,18 +37,18 @@ from clew.observe.variables.user_code import Scope
 from clew.observe.variables.watched import WatchSource
 from clew.observe.variables.watched_calls import WatchOptions
 from clew.record.active import active_trace
-from clew.request.request import is_disabled
+from clew.request.switches import is_disabled
 from clew.session.worker_start import begin_worker
 from clew.store.read.worker_files import WorkerFiles
 from clew.watch_output import Output, output_for
-from clew.watch_trace import WatchTrace, is_child, own_worker, remove_at_exit
+from clew.watch_processes import is_child, own_worker, remove_at_exit
+from clew.watch_trace import WatchTrace
 
 if TYPE_CHECKING:
     from clew.traces import Trace
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-VALUES = ("meta", "stats", "full")
 # How many times one line is followed: if variables are named, and if all are followed.
 BUDGET_NAMED, BUDGET = 10_000, 1_000
 
@@ -68,12 +69,13 @@ def watch(
 
     A decorator and a context manager. A name is a variable (`video`), a path inside one
     (`self.cache.k`) or an address (`data.py:load.video`); without names, all tensors and arrays
-    are followed. `values` is `"meta"`, `"stats"` or `"full"`. `out` is where the text goes: None
-    for standard output, a stream, a `logging` logger, False for nowhere, or a path, for one file
-    per process and thread with `CLEW_TAG` in its name. `lines` prints lines as they run, `stack`
-    the whole call stack. `on_change=False` records every binding, changed or not. `scope` names
-    the files or packages to step into, by default all that are not installed ones, `depth` how
-    far. `repeats` is how often something in a loop is printed, `budget` how often it is followed.
+    are followed. `values` is `"meta"`, `"stats"`, `"fingerprint"` or `"full"`. `out` is where the
+    text goes: None for standard output, a stream, a `logging` logger, False for nowhere, or a path,
+    for one file per process and thread with `CLEW_TAG` in its name. `lines` prints lines as they
+    run, `stack` the whole call stack. `on_change=False` records every binding, changed or not.
+    `scope` names the files or packages to step into, by default all that are not installed ones,
+    `depth` how far. `repeats` is how often something in a loop is printed, `budget` how often it is
+    followed.
 
     >>> import numpy as np, clew
     >>> @clew.watch("y", out=False)
@@ -234,7 +236,7 @@ class Watch:
 
         @functools.wraps(function)
         def watched(*args: Any, **kwargs: Any) -> Any:
-            with self._told_to_parent(function, args), watching(function):
+            with self._sent_to_parent(function, args), watching(function):
                 return function(*args, **kwargs)
 
         return watched
@@ -273,7 +275,7 @@ class Watch:
                         self._rested[key] = source
                     self._stop(source, error, called=error is None)
 
-    def _told_to_parent(
+    def _sent_to_parent(
         self, function: Callable[..., Any], args: tuple[Any, ...]
     ) -> contextlib.AbstractContextManager[None]:
         """Let the parent of a child process read what a call records when the call is over."""
@@ -311,14 +313,14 @@ class Watch:
             self._last, recorder, gap = own, own.recorder, own.gaps.add
         if before is not None and before.recorder is recorder:
             return before
-        tell = None if self._output is None else self._tell
-        source = WatchSource(recorder, self._options, Scope(self._scope, file), tell, gap)
+        show = None if self._output is None else self._show
+        source = WatchSource(recorder, self._options, Scope(self._scope, file), show, gap)
         source.calls.worker = own_worker()
         return source
 
     def _own_trace(self) -> WatchTrace:
         if self._own is None or self._own.is_foreign:
-            self._own = WatchTrace(self._keys, self._keeps)
+            self._own = WatchTrace(self._keys, self._options.values, self._keeps)
         self._own.learn_torch()
         return self._own
 
@@ -348,9 +350,9 @@ class Watch:
         except Exception as fault:
             source.recorder.gaps.fault(fault, "the end of a watch")
 
-    def _tell(self, happening: WatchEvent) -> None:
+    def _show(self, event: WatchEvent) -> None:
         if self._output is not None:
-            self._output.tell(happening)
+            self._output.show(event)
 
 
 def _is_compiler_used() -> bool:

@@ -170,7 +170,8 @@ def test_a_selection_closes_what_it_opened(page: Page, training: Path) -> None:
     # The person opens a box, which selects it: the one opened for the selection before closes.
     page.press("f")
     page.double_click(f"{box('embed Embedding')} .title")
-    assert page.evaluate(boxes) == begun + 1
+    page.until(f"document.querySelector(`{box('embed Embedding')}[aria-expanded=true]`)")
+    page.until(f"{boxes} === {begun + 1}")
     assert page.texts(f"{box('qkv Linear')}[aria-expanded=false]")
     page.evaluate("location.hash = 'at=head%230'")
     page.until("document.querySelector('.graph .box.selected .title').textContent === '▸ head'")
@@ -181,7 +182,7 @@ def test_a_selection_closes_what_it_opened(page: Page, training: Path) -> None:
     page.press("f")
     # Closing the frame that holds the selection hides it, and the frame stays closed.
     page.double_click(f"{box('attn Attention')} .title")
-    assert page.evaluate(boxes) < begun
+    page.until(f"{boxes} < {begun}")
     page.click(".graphs .check input")
     page.evaluate("location.hash = 'at=blocks.0.attn.out%230'")
     page.until("document.querySelector('.graph .box.selected .title').textContent === '▸ out'")

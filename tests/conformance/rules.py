@@ -290,9 +290,6 @@ RULES += [
             _NO_LINE, "backward_in_threads"),
     _native("lines", ("aten.sin.default", "aten.add.Tensor"), _OUTSIDE_IN,
             "dispatch_mode_of_the_program"),
-    _native("modules", ("aten.view.default",),
-            "torch puts backward hooks on a result after all forward hooks, so for the caller",
-            "hooks_of_modules_and_tensors"),
     *[
         _native("kernels", (f"shapes of aten.{op}",) * times,
                 "the profiler has no shape of a jagged tensor", "jagged_tensors")

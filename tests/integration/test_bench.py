@@ -55,7 +55,7 @@ PROMISED: dict[str, set[str]] = {
         *(("values.guard",) if BUILT else ()),
     },
     "flight": {"flight.native"} if BUILT else set(),
-    "variables": {"variables.local"},
+    "variables": {"variables.local", "variables.watch"},
     "storing": {"store.large.clew", "store.small.clew", "store.stall.modules"},
     "reading": set(),
     "files": {f"files.{what}{end}" for what in ("save", "tree", "html") for end in ("", ".linear")},

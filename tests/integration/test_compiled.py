@@ -348,8 +348,11 @@ def test_what_is_compiled_inside_a_block_is_not_compiled_again_after_it(as_funct
     assert len(t["fc"]) == 2
 
 
-def test_what_is_compiled_while_other_threads_run_is_said_to_be_compiled_again() -> None:
-    """Hooks stay in place then: the other thread may call a module again."""
+def test_what_is_compiled_while_other_threads_run_is_said_to_be_compiled_again(engine: str) -> None:
+    """Hooks stay in place then: the other thread may call a module again.
+
+    The native engine needs none.
+    """
     torch._dynamo.reset()
     model, counter = Broken(), CompileCounter()
     run = torch.compile(model, backend=counter)
@@ -357,5 +360,5 @@ def test_what_is_compiled_while_other_threads_run_is_said_to_be_compiled_again()
         pool.submit(model, torch.ones(1, 2)).result()
         run(torch.ones(1, 2))
     run(torch.ones(1, 2))
-    assert counter.frame_count == 4
-    assert "compilation" in [gap.what for gap in t.coverage]
+    assert counter.frame_count == (4 if engine == "python" else 2)
+    assert ("compilation" in [gap.what for gap in t.coverage]) == (engine == "python")

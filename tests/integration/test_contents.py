@@ -103,7 +103,7 @@ def test_the_same_value_captured_in_many_steps_is_stored_once(tmp_path: Path) ->
 def test_other_content_with_the_same_checksum_is_not_merged(
     size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from clew.keep import statistics
+    from clew.keep import tensor_statistics as statistics
     from clew.store.format.checksums import CHECKSUM, CHECKSUMS
 
     for module in (statistics, dedup):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import clew
-from clew.analysis.diff.orders import Order, Orders, order_of
+from clew.analysis.diff.orders import Order, Orders, order_of, orders_of
 
 VALUES = ("fingerprint", "full")
 
@@ -175,3 +176,18 @@ def test_a_bias_that_is_left_out_shows_in_the_values(values: str) -> None:
     assert first is not None
     seems = "is" if values == "full" else "seems to be"
     assert f"b {seems} a + a vector along dimension 1, as of a bias" in first.evidence
+
+
+def test_many_pairs_at_once_are_ordered_as_each_alone() -> None:
+    x = numbers(2, 10, 64)
+    others = [change(x) for change in LAYOUTS.values()]
+    others += [change(x) for change, _ in ORDERS.values()] + [numbers(7), numbers(40, 32)]
+    with clew.trace(values="fingerprint") as t:
+        for tensor in (x, *others):
+            tensor.clone()
+    orders, taken = Orders(t._current_run()), [op.inputs["0"].number for op in t.ops]
+    ones = np.full(len(others), taken[0])
+    together = orders_of(orders, ones, orders, np.array(taken[1:]), np.zeros(len(others)))
+    alone = [order(x, other) for other in others]
+    assert together.tolist() == alone
+    assert set(alone) == set(Order)

@@ -586,6 +586,7 @@ class Nested(nn.Module):
         return inner
 
 
+@pytest.mark.usefixtures("python_engine")
 @pytest.mark.parametrize("level", ["ops", "modules"])
 def test_coverage_says_that_hooks_make_a_recursion_deeper(level: str) -> None:
     room = sys.getrecursionlimit() - len(inspect.stack())

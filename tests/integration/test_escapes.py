@@ -100,8 +100,8 @@ def listed() -> dict[str, dict[str, bool]]:
 MEMBERS = listed()
 # Facts that are words: what is made of others for people to read.
 WORDS = {
-    "Value.look", "Finding.text", "NonFinite.hint", "NonFinite.what", "GraphView.source",
-    "Crash.note", "GraphView.part",
+    "Value.look", "Finding.text", "NonFiniteOrigin.hint", "NonFiniteOrigin.what",
+    "GraphView.source", "Crash.note", "GraphView.part",
 }  # fmt: skip
 # Methods that give data as the program had it, write data, or run a recording.
 RAW = {

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from clew.compat.engine.watched_functions import is_same, summary_of
 from clew.keep.describing import summarize
-from clew.keep.statistics import statistics
+from clew.keep.tensor_statistics import statistics
 
 SHOWN = ("count", "min", "max", "mean", "nan", "inf")
 

@@ -14,7 +14,7 @@ from torch import nn
 import clew
 from clew.events.fingerprint import Fingerprint, fingerprint_of, unpacked
 from clew.keep.fingerprints import DeviceFingerprints
-from clew.keep.statistics import statistics
+from clew.keep.tensor_statistics import statistics
 from clew.run.value import Value
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)

@@ -18,7 +18,7 @@ from clew.keep import keeper, snapshots
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.layer = nn.Linear(4, 4)
+        self.layer = nn.Linear(11, 11)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.layer(x)
@@ -28,16 +28,16 @@ class Net(nn.Module):
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Counts copies, and measurements, of tensors of 3 × 4 floats."""
+    """Counts copies, and measurements, of tensors of 7 × 11 floats, as no other test has."""
     counts: Counter[str] = Counter()
     copy, measure = keeper.plain_snapshot, snapshots.statistics_of_bytes
 
     def counting_copy(tensor: Tensor, *rest: Any) -> Any:
-        counts["copied"] += tensor.shape == (3, 4)
+        counts["copied"] += tensor.shape == (7, 11)
         return copy(tensor, *rest)
 
     def counting_measure(data: Any, *rest: Any, **more: Any) -> Any:
-        counts["measured"] += len(data) == 48
+        counts["measured"] += len(data) == 308
         return measure(data, *rest, **more)
 
     monkeypatch.setattr(keeper, "plain_snapshot", counting_copy)
@@ -53,12 +53,12 @@ def test_a_value_of_many_names_is_kept_once(
 ) -> None:
     model = Net()
     with clew.trace(model, level=level, values=kept, capture=["forward.h", "layer", ""]) as t:
-        out = model(torch.ones(3, 4).requires_grad_())
+        out = model(torch.ones(7, 11).requires_grad_())
     local = t["forward.h"].one.outputs[""]
     assert (local.array() == out.detach().numpy()).all()
     assert (t["seen"].one.outputs[""].array() == out.detach().numpy()).all()
     assert local.stats is not None
-    assert local.stats.count == 12
+    assert local.stats.count == 77
     # The input as well, if everything is kept. The native engine reads that in C++; what has a name
     # is read by Python code with both.
     expected = 1 + (kept != "meta" and engine == "python")
@@ -69,7 +69,7 @@ def test_a_value_of_many_names_is_kept_once(
 def test_what_does_not_change_is_copied_once_in_all_steps(
     counted: Counter[str], tmp_path: Path
 ) -> None:
-    constant = torch.arange(12.0).reshape(3, 4)
+    constant = torch.arange(77.0).reshape(7, 11)
     with clew.trace(level="values", out=tmp_path / "run.clew") as t:
         for _ in range(5):
             clew.tap("constant", constant)

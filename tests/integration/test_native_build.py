@@ -128,6 +128,23 @@ def test_an_edit_compiles_what_it_changes(root: Path, library: Path, sources: Pa
     assert len(files_of(root)) == 4
 
 
+def test_a_source_that_is_edited_during_the_build(
+    root: Path, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was compiled is neither put in place nor taken for what it was to be later."""
+    editing = tmp_path / "editing"
+    edit = f"printf 'int answer() {{ return 7; }}\\n' > {sources / 'answer.cpp'}"
+    editing.write_text(f'#!/bin/sh\ncase "$*" in *answer.cpp*) {edit};; esac\nexec c++ "$@"\n')
+    editing.chmod(0o755)
+    monkeypatch.setenv("CXX", str(editing))
+    with pytest.raises(BuildError, match=r"cannot compile answer\.cpp") as failed:
+        build()
+    assert compiling.CHANGED in failed.value.output
+    monkeypatch.delenv("CXX")
+    write_sources(sources)
+    assert number_of(build().path) == 42
+
+
 def test_a_changed_source_has_another_key(sources: Path) -> None:
     keys = [target.current_target(sources).key]
     for changed in ({"answer_h": "#pragma once\nint answer(); \n"}, {"alone_cpp": ""}):
@@ -139,7 +156,7 @@ def test_a_changed_source_has_another_key(sources: Path) -> None:
 
 def test_torch_is_found_where_it_says_it_is() -> None:
     extension = pytest.importorskip("torch.utils.cpp_extension", reason="needs setuptools")
-    ours = list(map(str, compiling.include_folders()))
+    ours = list(map(str, compiling.include_folders(target.current_target(target.SOURCES))))
     assert set(extension.include_paths()) <= set(ours)
     assert any(Path(folder, "xxhash.h").exists() for folder in ours)
     assert any(Path(folder, "arrow/vendored/xxhash/xxhash.h").exists() for folder in ours)

@@ -28,9 +28,11 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in ("CLEW_NATIVE", "CLEW_ENGINE", "CXXFLAGS"):
         monkeypatch.delenv(name, raising=False)
-    loading._load_once.cache_clear()
+    for once in (loading._load_once, loading._load_tracing_once):
+        once.cache_clear()
     yield
-    loading._load_once.cache_clear()
+    for once in (loading._load_once, loading._load_tracing_once):
+        once.cache_clear()
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -145,6 +147,33 @@ def test_without_a_compiler_one_line_is_printed(
     assert (code, out) == (2, "")
     assert err.startswith("clew: there is no C++ compiler (tried c++, g++, clang++): install one")
     assert err.count("\n") == 1
+
+
+@needs_compiler
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="watching uses sys.monitoring")
+def test_the_library_of_watching_is_built_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = "_clew_tracing"
+    module = (target.SOURCES / "module.cpp").read_text().replace("_clew_native", named)
+    folder = target.SOURCES / "tracing"
+    folder.mkdir()
+    (folder / "module.cpp").write_text(module.replace('"answer.h"', '"../answer.h"'))
+    (folder / "answer.cpp").write_text('#include "../answer.h"\nint answer() { return 7; }\n')
+    root = tmp_path / "cache/clew/native"
+    reason = f"it has not been built (there is none in {root})"
+    assert f"watch      python, {reason}\n" in run(capsys, "doctor")[1]
+    assert run(capsys, "build")[0] == 0
+    (library,) = root.glob(f"*/{named}.*.so")
+    loading._load_tracing_once.cache_clear()
+    assert f"watch      native, from {library}\n" in run(capsys, "doctor")[1]
+    found = loading.loaded_tracing()
+    assert found.module is not None
+    assert found.module.number() == 7
+    # Each is built for its own files: an edit of the header concerns both.
+    write_sources(target.SOURCES, answer_h="#pragma once\nint  answer();\n")
+    loading._load_tracing_once.cache_clear()
+    assert loading.loaded_tracing().state == "other target"
 
 
 @needs_compiler

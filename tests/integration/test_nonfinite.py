@@ -61,7 +61,9 @@ def test_an_op_that_makes_nan_is_the_only_origin() -> None:
     assert found.inputs["0"].stats == found.event.inputs["0"].stats
     assert found.hint.startswith("log of a value ≤ 0: min of input 0 is -")
     assert found.arrives == "NaN"
-    assert repr(found).startswith("<NonFinite produced NaN at op:aten.log.default#0 in 1: log of")
+    assert repr(found).startswith(
+        "<NonFiniteOrigin produced NaN at op:aten.log.default#0 in 1: log of"
+    )
     data = found.to_dict()
     assert data["value"]["stats"]["nan"] == 6
     assert data["event"]["row"] == found.event.row

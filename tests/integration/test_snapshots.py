@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from clew.errors import ClewError
-from clew.testing.snapshots import Snapshots
+from clew.testing.model_snapshots import Snapshots
 
 
 class Block(nn.Module):

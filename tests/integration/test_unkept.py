@@ -40,7 +40,7 @@ class Heard(Output):
     def __init__(self) -> None:
         self.count = 0
 
-    def tell(self, happening: Any) -> None:
+    def show(self, event: Any) -> None:
         self.count += 1
 
 

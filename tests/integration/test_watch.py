@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import logging
 import os
@@ -658,7 +659,8 @@ def test_what_cannot_be_decorated_is_refused_with_advice() -> None:
         clew.watch(len)  # type: ignore[arg-type]
     with pytest.raises(clew.ClewError, match="names something else"):
         clew.watch("op:aten.add")
-    with pytest.raises(clew.ClewError, match="values='all' is not one of 'meta', 'stats', 'full'"):
+    known = "'meta', 'stats', 'fingerprint', 'full'"
+    with pytest.raises(clew.ClewError, match=f"values='all' is not one of {known}"):
         clew.watch(values="all")
     with pytest.raises(clew.ClewError, match="out=3 is of type int; give a path"):
         clew.watch(out=3)  # type: ignore[arg-type]
@@ -883,3 +885,46 @@ def test_self_is_the_object_whatever_its_method_calls_it() -> None:
     totals = [e for e in whole.watch.trace.variables if e.name == "s.total"]
     assert [float(e.outputs[""].stats.max) for e in totals] == [1, 3]
     assert [gap for gap in whole.watch.trace.coverage if gap.what == "a variable to watch"] == []
+
+
+@pytest.mark.parametrize("traced", [None, "meta", "stats", "fingerprint"])
+def test_fingerprints_of_tensors_are_those_of_a_trace(traced: str | None) -> None:
+    def program() -> None:
+        y = torch.arange(24.0).reshape(2, 3, 4).sin()
+        y = y.transpose(0, 1)
+        y = torch.nn.Parameter(y.contiguous())
+        y = y.detach()[:, ::2].to(torch.bfloat16)
+        y = y.bool()
+
+    watch = clew.watch("y", values="fingerprint", out=False)
+    with clew.trace(values=traced) if traced else contextlib.nullcontext(), watch as w:
+        program()
+    found = [event.outputs[""] for event in w.trace.variables if event.name == "y"]
+    with clew.watch("y", values="full", out=False) as w:
+        program()
+    expected = [event.outputs[""] for event in w.trace.variables if event.name == "y"]
+    assert len(found) == len(expected) == 5
+    for one, other in zip(found, expected, strict=True):
+        assert one.fingerprint is not None
+        assert other.fingerprint is not None
+        assert one.fingerprint.shape == other.fingerprint.shape
+        for name in ("total", "squares", "min", "max", "count"):
+            mine, theirs = getattr(one.fingerprint, name), getattr(other.fingerprint, name)
+            assert mine == pytest.approx(theirs, rel=1e-12)
+        for mine, theirs in zip(
+            one.fingerprint.marginals, other.fingerprint.marginals, strict=True
+        ):
+            assert mine == pytest.approx(theirs, rel=1e-12, abs=1e-12)
+        assert one.stats == other.stats
+
+
+def test_watched_variables_of_a_trace_have_its_fingerprints() -> None:
+    def program() -> None:
+        y = np.arange(6.0).reshape(2, 3)
+        y = torch.from_numpy(y)
+        del y
+
+    with clew.trace(watch=["y"], values="fingerprint") as t:
+        program()
+    found = [event.outputs[""].fingerprint for event in t.variables if event.name == "y"]
+    assert [None if one is None else one.total for one in found] == [15.0, 15.0]

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import clew
 from clew.observe.native_ops import Host
 from clew.record import model_names
+from clew.torch_compat import COMPILED_CALL, is_compiled
 from tests.native.engine import faults, native_trace, needs_engine
 
 pytestmark = needs_engine
@@ -194,6 +195,28 @@ def test_a_second_trace_asks_python_for_no_module(monkeypatch: pytest.MonkeyPatc
     monkeypatch.undo()
     assert [e.address for e in calls(t, "one")] == ["one#0", "one#1"]
     assert calls(t, "one")[0].attributes["factor"] == 2.0
+
+
+def test_a_module_compiled_between_traces_is_found() -> None:
+    model = Model()
+    recorded(model)
+
+    def any_compiled() -> bool:
+        with native_trace(model) as t:
+            modules = t._session.recorder.modules  # type: ignore[union-attr]
+            assert modules._known() is not None
+            return modules.any_compiled(is_compiled, COMPILED_CALL)
+
+    assert not any_compiled()
+    model.two.compile()
+    assert any_compiled()
+    model.two._compiled_call_impl = None
+    assert not any_compiled()
+    model.head = torch.compile(model.head)  # type: ignore[assignment]
+    recorded(Model())
+    with native_trace(model) as t:
+        modules = t._session.recorder.modules  # type: ignore[union-attr]
+        assert modules.any_compiled(is_compiled, COMPILED_CALL)
 
 
 def test_a_change_inside_a_trace_is_seen() -> None:

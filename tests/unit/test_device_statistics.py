@@ -12,7 +12,7 @@ import torch
 from clew.keep import device_statistics
 from clew.keep.device_statistics import DeviceStatistics
 from clew.keep.snapshots import device_snapshot
-from clew.keep.statistics import numpy_statistics, statistics
+from clew.keep.tensor_statistics import numpy_statistics, statistics
 
 
 def tensors() -> dict[str, torch.Tensor]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clew.analysis.crashes.expressions import FailedExpression, failed_expression
+from clew.analysis.crashes.failed_expression import FailedExpression, failed_expression
 from clew.events.model import Source
 
 needs_columns = pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no columns")

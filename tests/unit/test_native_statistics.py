@@ -16,15 +16,15 @@ from torch import Tensor
 
 from clew.events.digest import checksum
 from clew.events.statistics import Statistics
-from clew.keep import statistics as keep_statistics
-from clew.keep.statistics import memory_of, numpy_statistics, statistics, statistics_of_bytes
+from clew.keep import tensor_statistics
+from clew.keep.tensor_statistics import memory_of, numpy_statistics, statistics, statistics_of_bytes
 from clew.native.loading import load, why_not
 
 if load() is None:
     pytest.skip(f"no native engine: {why_not()}", allow_module_level=True)
 
 ENGINE: Any = load()
-NATIVE = keep_statistics.native
+NATIVE = tensor_statistics.native
 ELEMENTS: dict[str, int] = ENGINE.elements()
 SETS = [name for name in ("scalar", "avx2", "avx512") if ENGINE.use_instruction_set(name)]
 ENGINE.use_instruction_set(None)
@@ -326,12 +326,12 @@ def test_the_engine_is_used_where_it_can_be(monkeypatch: pytest.MonkeyPatch) -> 
 
     tensor = torch.randn(3, 4)
     expected = numpy_statistics(memory_of(tensor), tensor.dtype)
-    monkeypatch.setattr(keep_statistics, "numpy_statistics", fail)
+    monkeypatch.setattr(tensor_statistics, "numpy_statistics", fail)
     for found in (statistics(tensor), statistics_of_bytes(memory_of(tensor), tensor.dtype)):
         assert found["digest"] == expected["digest"]
     with pytest.raises(AssertionError, match="NumPy was asked"):
         statistics(tensor.to(torch.float8_e5m2))
-    monkeypatch.setattr(keep_statistics, "native", lambda: None)
+    monkeypatch.setattr(tensor_statistics, "native", lambda: None)
     with pytest.raises(AssertionError, match="NumPy was asked"):
         statistics(tensor)
 

@@ -16,7 +16,7 @@ SOURCES = Path(clew.__file__).parent
 
 # Files that may use a private name: how it is written -> why it is not in `torch_compat.py`.
 ALLOWED = {
-    "analysis/shape/layers.py": {"_addmm_activation": "the name of an op in a trace"},
+    "analysis/shape/weighted_ops.py": {"_addmm_activation": "the name of an op in a trace"},
     "keep/identity.py": {
         "_cdata": "read for each tensor of each op: a call more would be felt",
         "_version": "the same",

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from clew.errors import ClewError
 from clew.testing.snapshot_compare import compare, differs, error_between
 from clew.testing.snapshot_text import (
-    Line,
     Section,
     SnapshotFile,
+    SnapshotLine,
     read_file,
     usual_tolerance,
     write_file,
@@ -22,12 +22,12 @@ NUMBERS = st.floats(min_value=-1e30, max_value=1e30, allow_nan=False)
 NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=12)
 
 
-def line(name: str = "fc", tolerance: float = 1e-5, **numbers: float) -> Line:
+def line(name: str = "fc", tolerance: float = 1e-5, **numbers: float) -> SnapshotLine:
     kept = {"mean": 0.5, "std": 1.0, "min": -2.0, "max": 3.0, **numbers}
-    return Line(name, "Linear", "f32[2,3]", {k: (v,) for k, v in kept.items()}, tolerance)
+    return SnapshotLine(name, "Linear", "f32[2,3]", {k: (v,) for k, v in kept.items()}, tolerance)
 
 
-def read_back(*lines: Line) -> SnapshotFile:
+def read_back(*lines: SnapshotLine) -> SnapshotFile:
     section = Section("check 1", ("torch 2", "python 3.11"), lines)
     return read_file(write_file(SnapshotFile("test_it", {"check 1": section})), "it.txt")
 
@@ -39,7 +39,7 @@ def test_what_is_written_is_read_back(
     names: list[str], cls: str, mean: float, std: float, tolerance: float
 ) -> None:
     numbers = {"mean": (mean,), "std": (std,), "axes": (mean / 2, -mean)}
-    lines = [Line(name, cls, "f32[2,3]", numbers, tolerance) for name in names]
+    lines = [SnapshotLine(name, cls, "f32[2,3]", numbers, tolerance) for name in names]
     file = read_back(*lines)
     assert file.test == "test_it"
     found = file.sections["check 1"]

@@ -19,7 +19,7 @@ assert len(t.ops) > 0
 print(json.dumps([recorded, [name for name in sys.modules if name.startswith("clew.")]]))
 """
 
-_READERS = ("clew.analysis.", "clew.run", "clew.store.", "clew.views.text", "clew.record.encoder")
+_READERS = ("clew.analysis.", "clew.run.", "clew.store.", "clew.views.text", "clew.record.encoder")
 
 
 # What only the native engine needs.
@@ -29,7 +29,7 @@ _NATIVE = ("clew.native", "clew.keep.native_values", "clew.observe.native_ops")
 def test_a_trace_that_nobody_reads_loads_no_reader() -> None:
     recorded, read = _loaded(os.environ)
     assert [name for name in recorded if name.startswith(_READERS)] == []
-    assert [name for name in read if name.startswith("clew.run")] != []
+    assert [name for name in read if name.startswith("clew.run.")] != []
 
 
 def test_the_python_engine_loads_nothing_of_the_native_one() -> None:

@@ -31,6 +31,8 @@ export class Graph {
   /** Nodes that are open only so that the selection can be seen. */
   private lent = new Set<number>();
   private selected = -1;
+  /** The box of the last single click: it may redraw the picture, so that the second click of a double click falls on another. */
+  private clicked = -1;
   private seen: Visible | null = null;
   private picture: Picture | null = null;
   private drawn: Drawn = { boxes: new Map(), lines: [] };
@@ -47,7 +49,7 @@ export class Graph {
     this.element = h("section.pane.graphs", { label: "Graph" }, this.bar(), h("div.drawing", null, this.canvas.element, this.legend, this.note));
     this.later = perFrame(() => this.follow());
     on(this.canvas.svg, "click", (event) => this.click(event));
-    on(this.canvas.svg, "dblclick", (event) => { if (!pickOf(event.target)) this.toggle(boxOf(event.target)); });
+    on(this.canvas.svg, "dblclick", () => this.toggle(this.clicked));
     on(this.canvas.element, "keydown", (event) => this.key(event));
     new ResizeObserver(() => { if (this.waiting) this.later(); }).observe(this.canvas.element);
     view.onSelect(() => this.later());
@@ -74,6 +76,7 @@ export class Graph {
     this.model = model;
     this.lent.clear();
     this.selected = -1;
+    this.clicked = -1;
     this.seen = null;
     this.fitted = false;
     const kept = this.colors.value;
@@ -291,11 +294,13 @@ export class Graph {
   private click(event: MouseEvent): void {
     if (this.canvas.moved) return;
     const pick = pickOf(event.target);
-    if (pick) return this.pick(pick.node, pick.by);
     const node = boxOf(event.target);
+    const isTwist = (event.target as Element).classList.contains("twist");
+    if (event.detail < 2) this.clicked = pick || isTwist ? -1 : node;
+    if (pick) return this.pick(pick.node, pick.by);
     if (node < 0 || !this.model) return;
-    if ((event.target as Element).classList.contains("twist")) return this.toggle(node);
-    this.select(node);
+    if (isTwist) return this.toggle(node);
+    if (event.detail < 2) this.select(node);
   }
 
   private select(node: number): void {

@@ -12,6 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from clew import analysis
 from clew.analysis.shape.call import Shape, numel
 from clew.events.columns import IN, Ints
 from clew.events.op_names import bare_op
@@ -44,19 +45,13 @@ def silent_broadcasts(run: Run) -> list[Broadcast]:
     kept = [
         Broadcast(same[0].row, same[0].name, same[0].shapes, same[0].result, len(same))
         for same in found.values()
-        if _is_loss(same[0].name) or _is_unmeant(run, same[0])
+        if _is_loss(same[0].name) or analysis.is_unmeant(run, same[0])
     ]
     return sorted(kept, key=lambda one: one.row)
 
 
 def _is_loss(name: str) -> bool:
     return name.endswith("_loss")
-
-
-def _is_unmeant(run: Run, found: Broadcast) -> bool:
-    from clew.analysis.unmeant import is_unmeant  # most runs have nothing to ask about
-
-    return is_unmeant(run, found)
 
 
 # What could be one

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from clew import analysis
 from clew.analysis.broadcasts import silent_broadcasts
 from clew.analysis.failures import failing_event
 from clew.analysis.file_names import file_names
@@ -26,7 +27,7 @@ from clew.analysis.nonfinite import (
     INPUT,
     PARAMETER,
     PRODUCED,
-    NonFinite,
+    NonFiniteOrigin,
     NonFiniteSearch,
 )
 from clew.analysis.rank_order import Parting, partings
@@ -53,7 +54,7 @@ class Finding(Data):
     """One thing to know about a run.
 
     `severity` is `"error"`, `"warning"` or `"info"`. `kind` is `"crash"`, `"recorder"`, a kind of
-    `NonFinite`, `"ranks"`, `"broadcast"`, `"range"`, `"memory"`, `"health"`, `"coverage"` or
+    `NonFiniteOrigin`, `"ranks"`, `"broadcast"`, `"range"`, `"memory"`, `"health"`, `"coverage"` or
     `"not checked"`. `text` is a sentence, `event` the event to look at or None, `count` how many
     such things there are.
     """
@@ -82,7 +83,7 @@ class Finding(Data):
         }
 
 
-def findings(run: Run) -> list[Finding]:
+def findings_of(run: Run) -> list[Finding]:
     """List what to know first about a run, errors before warnings before the rest."""
     return list_findings(NonFiniteSearch(run))
 
@@ -159,7 +160,7 @@ _SAYS = {
 
 def _nonfinite(search: NonFiniteSearch, names: dict[str, str]) -> Iterator[Finding]:
     """Yield one finding per kind; a constant that becomes NaN is separate from a harmless one."""
-    groups: dict[tuple[str, str], list[NonFinite]] = {}
+    groups: dict[tuple[str, str], list[NonFiniteOrigin]] = {}
     for one in search.found:
         groups.setdefault((one.severity, one.kind), []).append(one)
     for (severity, kind), origins in groups.items():
@@ -238,13 +239,10 @@ def _growth(run: Run) -> Iterator[Finding]:
     """Yield a finding for each rank and device whose memory grows from step to step."""
     if len(run.steps) < FEWEST_STEPS:
         return
-    # Most runs have too few steps to ask.
-    from clew.analysis.memory.memory_answer import memory_of
-    from clew.analysis.memory.memory_lines import growth_text
-
-    for device in memory_of(run).devices[:_MOST_GROWING]:
+    for device in analysis.memory_of(run).devices[:_MOST_GROWING]:
         if device.growth is not None:
-            yield Finding(WARNING, "memory", growth_text(device.growth), device.growth.event, 1)
+            text = analysis.growth_text(device.growth)
+            yield Finding(WARNING, "memory", text, device.growth.event, 1)
 
 
 def _health(run: Run, names: dict[str, str]) -> Iterator[Finding]:

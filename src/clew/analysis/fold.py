@@ -289,7 +289,8 @@ class _Pass:
 
     def _wiring(self, run: list[Item]) -> Ints:
         tops = [row for row in _rows(run) if row not in self._given]
-        return self._structure.wiring([row for top in tops for row in self._structure.subtree(top)])
+        structure = self._structure
+        return structure.tensors.wiring([row for top in tops for row in structure.subtree(top)])
 
     def _is_like(self, runs: list[list[Item]], run: list[Item], wiring: Ints) -> bool:
         """Return whether one more run continues the count and is wired as the first."""

@@ -1,8 +1,9 @@
 """Which NaN or Inf of a run `clew.guard` raises for, and what it lets pass.
 
 Input: a `Run`, while it is recorded, and a `GuardRule`. Output: the first origin to raise for, as a
-`NonFinite`, or None. Only what an op produced from finite numbers counts, and a constant (the -inf
-of a mask) that became NaN: not what came with the data, was in a parameter before, or is absorbed.
+`NonFiniteOrigin`, or None. Only what an op produced from finite numbers counts, and a constant (the
+-inf of a mask) that became NaN: not what came with the data, was in a parameter before, or is
+absorbed.
 
 Gradients that are too large for float16 are no alarm while a `GradScaler` looks after them; see
 `loss_scale`.
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clew.analysis.nonfinite import CONSTANT, PRODUCED, NonFinite, NonFiniteSearch
+from clew.analysis.nonfinite import CONSTANT, PRODUCED, NonFiniteOrigin, NonFiniteSearch
 from clew.analysis.nonfinite_hints import nonfinite_arguments
 from clew.analysis.selection import select
 from clew.errors import ClewError
@@ -38,7 +39,7 @@ class GuardRule:
 
 def first_alarm(
     run: Run, rule: GuardRule, ends_at: Sequence[int] | None = None, is_over: bool = True
-) -> NonFinite | None:
+) -> NonFiniteOrigin | None:
     """Return the first origin to raise for.
 
     `ends_at` are events whose values are known to be not finite: what they hold comes from it.
@@ -54,7 +55,7 @@ def first_alarm(
     return None
 
 
-def _counts(found: NonFinite, rule: GuardRule, is_reached: bool) -> bool:
+def _counts(found: NonFiniteOrigin, rule: GuardRule, is_reached: bool) -> bool:
     """Return whether an origin is one that the rule is about."""
     if found.event.id < rule.since or found.event.thread in rule.other_threads:
         return False
@@ -70,7 +71,7 @@ def _counts(found: NonFinite, rule: GuardRule, is_reached: bool) -> bool:
     return rule.nan if found.arrives == "NaN" else rule.inf
 
 
-def _is_allowed(run: Run, found: NonFinite, allow: Sequence[str]) -> bool:
+def _is_allowed(run: Run, found: NonFiniteOrigin, allow: Sequence[str]) -> bool:
     """Return whether an address names the op, its line, or a module it ran in."""
     if not allow:
         return False

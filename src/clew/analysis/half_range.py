@@ -7,14 +7,14 @@ bfloat16 has the range of float32 and needs none of this.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from clew.analysis.loss_scale import LossScales
 from clew.analysis.nonfinite_hints import LARGEST, number_text
-from clew.events.columns import Ints
+from clew.events.columns import Flags, Ints
 from clew.events.op_names import bare_op
 from clew.events.vocabulary import BACKWARD, OP
 from clew.run.run import Run
@@ -50,7 +50,7 @@ def range_warnings(run: Run) -> list[RangeWarning]:
     return sorted(found, key=lambda one: one.row)
 
 
-def _near_overflow(run: Run, is_half: Any) -> Ints:
+def _near_overflow(run: Run, is_half: Flags) -> Ints:
     """Return the rows of ops whose result is past half the range, of inputs that are not."""
     tensors, stats = run.tensors, run.stats
     with np.errstate(invalid="ignore"):
@@ -66,7 +66,7 @@ def _near_overflow(run: Run, is_half: Any) -> Ints:
     return np.asarray(rows[_is_op(run, rows, lambda name: name not in _NOT_COMPUTED)])
 
 
-def _lost(run: Run, is_half: Any) -> Ints:
+def _lost(run: Run, is_half: Flags) -> Ints:
     """Return the rows of casts of gradients that made most of them 0."""
     tensors, stats = run.tensors, run.stats
     rows = np.unique(tensors.event[tensors.is_output & is_half[tensors.value]])
@@ -78,13 +78,13 @@ def _lost(run: Run, is_half: Any) -> Ints:
     return np.asarray(rows[lost])
 
 
-def _is_op(run: Run, rows: Ints, wanted: Any) -> Any:
+def _is_op(run: Run, rows: Ints, wanted: Callable[[str], bool]) -> Flags:
     names = np.array([wanted(bare_op(name)) for name in run.columns.ops] + [False])
     columns = run.columns
     return names[np.where(columns.kind[rows] == OP, columns.subject[rows], -1)]
 
 
-def _grouped(run: Run, rows: Ints, text: Any) -> list[RangeWarning]:
+def _grouped(run: Run, rows: Ints, text: Callable[[Run, int], str]) -> list[RangeWarning]:
     """Return one warning for each op of each line."""
     groups: dict[tuple[int, int], list[int]] = {}
     for row in rows.tolist():

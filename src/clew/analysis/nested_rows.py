@@ -6,11 +6,11 @@ Input: for each row the earlier row that contains it, -1 for none. Output: lists
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from clew.events.columns import Ints
+from clew.events.columns import Flags, Ints
 
 Default = TypeVar("Default")
 
@@ -51,7 +51,7 @@ class Nesting:
             level = self.inside(level)[1]
         return found
 
-    def sums(self, column: Any) -> Ints:
+    def sums(self, column: Ints | list[int]) -> Ints:
         """Add up a column over each row and all that lies in it."""
         found: Ints = np.array(column, dtype=np.int64)
         for level in self.levels[:0:-1]:
@@ -61,15 +61,15 @@ class Nesting:
     @cached_property
     def sizes(self) -> Ints:
         """Return for each row how many rows it contains, itself included."""
-        return self.sums(np.ones(len(self._parent)))
+        return self.sums(np.ones(len(self._parent), dtype=np.int64))
 
     @cached_property
-    def is_whole(self) -> Any:
+    def is_whole(self) -> Flags:
         """Return whether the rows inside a row, at every depth, follow it without a gap."""
         last = np.arange(len(self._parent))
         for level in self.levels[:0:-1]:
             np.maximum.at(last, self._parent[level], last[level])
-        whole = last - np.arange(len(last)) + 1 == self.sizes
+        whole: Flags = last - np.arange(len(last)) + 1 == self.sizes
         for level in self.levels[:0:-1]:
             np.logical_and.at(whole, self._parent[level], whole[level])
         return whole

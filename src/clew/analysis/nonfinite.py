@@ -1,8 +1,8 @@
 """Where NaN and Inf come from: the events that made them, or brought them in.
 
-Input: a `Run`. Output: `NonFinite`s, in order. Only origins are listed, not what was computed from
-them. An origin that reaches no module's output, loss or gradient (the -inf of a mask, a log(0) that
-`where` leaves out) is `absorbed` and comes last.
+Input: a `Run`. Output: `NonFiniteOrigin`s, in order. Only origins are listed, not what was computed
+from them. An origin that reaches no module's output, loss or gradient (the -inf of a mask, a log(0)
+that `where` leaves out) is `absorbed` and comes last.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from clew.analysis.gradient_hints import gradient_reason
 from clew.analysis.loss_scale import LossScales
 from clew.analysis.nonfinite_hints import is_nonfinite_number, made_nan_of_inf, reason
 from clew.analysis.value_flow import NAN, UNKNOWN, ValueFlow
-from clew.events.columns import IN
+from clew.events.columns import IN, Flags, Ints
 from clew.events.model import Data
 from clew.events.vocabulary import BACKWARD, DATA, GATHERED, MODULE, OP, RECOMPUTE
 from clew.plain_text import plain
@@ -32,7 +32,7 @@ PRODUCED, INPUT, PARAMETER, CONSTANT, ABSORBED = KINDS = (
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class NonFinite(Data):
+class NonFiniteOrigin(Data):
     """One origin of NaN or Inf.
 
     `event` made `value`, or was the first to take it; `inputs` are the tensors it took. `kind` is
@@ -75,7 +75,9 @@ class NonFinite(Data):
     def __repr__(self) -> str:
         where = f" in {self.event.module or '(root)'}" if self.event.module is not None else ""
         hint = f": {self.hint}" if self.hint else ""
-        return plain(f"<NonFinite {self.kind} {self.what} at {self.event.address}{where}{hint}>")
+        return plain(
+            f"<NonFiniteOrigin {self.kind} {self.what} at {self.event.address}{where}{hint}>"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the origin as plain data."""
@@ -91,7 +93,7 @@ class NonFinite(Data):
         }
 
 
-def nonfinite(run: Run) -> list[NonFinite]:
+def nonfinite_of(run: Run) -> list[NonFiniteOrigin]:
     """List where NaN and Inf come from, in running order, absorbed ones last."""
     return NonFiniteSearch(run).found
 
@@ -129,7 +131,7 @@ class NonFiniteSearch:
         self._origins = self._search() if self.flow.bad.any() else []
 
     @property
-    def found(self) -> list[NonFinite]:
+    def found(self) -> list[NonFiniteOrigin]:
         """Return the origins, in running order, absorbed ones last."""
         run = self.run
         order = sorted(
@@ -138,7 +140,7 @@ class NonFiniteSearch:
         )
         return [self._described(origin) for origin in order]
 
-    def marks(self) -> Any:
+    def marks(self) -> Ints:
         """Return for each row 1 if a result has NaN that came from an error, 2 if Inf."""
         flow = self.flow
         alarms = [o.number for o, f in zip(self._origins, self._all(), strict=True) if f.is_alarm]
@@ -149,7 +151,7 @@ class NonFiniteSearch:
                 marks[flow.event[flow.is_result & (worrying & held)[flow.values]]] = mark
         return marks
 
-    def _all(self) -> Iterator[NonFinite]:
+    def _all(self) -> Iterator[NonFiniteOrigin]:
         return map(self._described, self._origins)
 
     def _search(self) -> list[_Origin]:
@@ -179,7 +181,7 @@ class NonFiniteSearch:
             yield _Origin(row, number, CONSTANT if is_constant else PRODUCED)
 
     @cached_property
-    def _inside(self) -> Any:
+    def _inside(self) -> Flags:
         """Return for each row whether something inside it took or returned a non-finite value."""
         found = np.zeros(len(self.run), dtype=bool)
         parents = self.run.parent_row
@@ -324,11 +326,11 @@ class NonFiniteSearch:
     def _scales(self) -> LossScales:
         return LossScales(self.run)
 
-    def _described(self, origin: _Origin) -> NonFinite:
+    def _described(self, origin: _Origin) -> NonFiniteOrigin:
         event, value = self.run.event(origin.row), self.run.value(origin.number)
         is_skipped = origin.kind == PRODUCED and self._scales.handle(event, value, origin.hint)
         said = "; GradScaler skips such a step and lowers its scale" if is_skipped else ""
-        return NonFinite(
+        return NonFiniteOrigin(
             event,
             value,
             origin.kind,

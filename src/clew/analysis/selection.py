@@ -366,20 +366,20 @@ def _modules(run: Run, address: Address) -> tuple[Ints, list[str]]:
     return found, sorted({written(c.modules[int(s)].path) for s in c.subject[rows]})
 
 
-def _calls_of(run: Run, rows: Any, numbers: set[int]) -> Any:
+def _calls_of(run: Run, rows: Ints, numbers: set[int]) -> Ints:
     """Return those of some rows that are calls of some modules."""
     c = run.columns
     called = np.isin([c.modules[s].number for s in c.subject[rows]], list(numbers))
     return _without_wrappers(run, rows[called])
 
 
-def _without_wrappers(run: Run, rows: Any) -> Any:
+def _without_wrappers(run: Run, rows: Ints) -> Ints:
     """Drop calls of wrappers if the wrapped module, of the same path, was recorded as well."""
     c = run.columns
     modules = [c.modules[int(s)] for s in c.subject[rows]]
     seen = {m.path for m in modules if not m.wrapper}
     keep = [not (m.wrapper and m.path in seen) for m in modules]
-    return rows[np.array(keep, dtype=bool)]
+    return np.asarray(rows[np.array(keep, dtype=bool)])
 
 
 def _ops(run: Run, address: Address) -> tuple[Ints, list[str]]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 
+from clew import analysis
 from clew.analysis.parameters import Parameters
 from clew.analysis.shape.call import (
     CARRIED,
@@ -141,10 +142,8 @@ class _Walk:
         return [] if taken is None else [replace(self._input(*taken, after), before=(after,))]
 
     def _input(self, row: int, path: str, after: Dimension) -> ShapeLink:
-        from clew.analysis.selection import address_of  # `clew show` need not load it
-
         event = self._run.event(row)
-        name = address_of(event, "in", path, with_call=event.call > 0)
+        name = analysis.address_of(event, "in", path, with_call=event.call > 0)
         said = path if path.isdecimal() else f"`{path}`"
         return ShapeLink(INPUT, f"input {said} of {event.name}", None, after, name=name)
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from clew.analysis.shape.call import CARRIED, CREATED, NOT_KNOWN, OpCall, Part, Shape, Step
-from clew.analysis.shape.modules import explain_module
+from clew.analysis.shape.module_calls import explain_module
 from clew.analysis.shape.recurrent import CELLS, LAYERS, explain_recurrent, recurrent_weights
 from clew.analysis.shape.regrouping import RULES as REGROUPING
 from clew.analysis.shape.regrouping import ones_beside

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from clew.analysis.nested_rows import Nesting
-from clew.events.columns import Ints, Leaf, Meta, Template, Tensor
+from clew.events.columns import Flags, Ints, Leaf, Meta, Template, Tensor
 from clew.events.vocabulary import GRADIENT, MODULE, OF_OPS, TAP, VARIABLE
 from clew.run.lookup import number_lists, numbered
 from clew.run.run import Run
@@ -42,12 +41,7 @@ class Structure:
         self._numbers: dict[object, int] = {}
         looks = np.array([self._number(_look(meta, sizes)) for meta in c.metas], dtype=np.int64)
         self._templates = [_TemplateForms(t) for t in c.templates]
-        # The content of a cache differs from layer to layer, so it does not make calls different.
-        self._counts, self._values = run.direct_tensors.counts, run.direct_tensors.value
-        self._first: Ints = np.concatenate([[0], np.cumsum(self._counts)])
-        self._looks_of_values: Ints = looks[c.meta[self._values]]
-        # For each event a number for dtypes and shapes of its tensors.
-        self._tensors = number_lists(self._counts, self._looks_of_values)
+        self.tensors = TensorLooks(run, looks)
         self._indices: dict[int, list[int]] = {}
         self._signature, self._keys = self._sign_leaves()
         self._sign_calls(self._signature)
@@ -92,30 +86,10 @@ class Structure:
             pending += self.kids.get(inner, [])[::-1]
         return rows
 
-    def wiring(self, rows: list[int]) -> Ints:
-        """Return the values of some events, numbered in order of first use."""
-        first, values = self._first, self._values
-        if rows[-1] - rows[0] + 1 == len(rows):
-            values = values[first[rows[0]] : first[rows[-1] + 1]]
-        else:
-            values = np.concatenate([values[first[row] : first[row + 1]] for row in rows])
-        if not len(values):
-            return values
-        _, first_met, inverse = np.unique(values, return_index=True, return_inverse=True)
-        rank = np.empty(len(first_met), dtype=np.int64)
-        rank[np.argsort(first_met)] = np.arange(len(first_met))
-        return rank[inverse]
-
     def same_wiring(self, row: int, other: int) -> bool:
         """Return whether two calls of the same structure are wired the same inside."""
-        return np.array_equal(self.wiring(self.subtree(row)), self.wiring(self.subtree(other)))
-
-    def looks(self, rows: Ints) -> tuple[Ints, Ints]:
-        """Return how many tensors each of some events has, and a number for the look of each."""
-        counts = self._counts[rows]
-        starts = np.cumsum(counts) - counts
-        at = np.repeat(self._first[rows] - starts, counts) + np.arange(int(counts.sum()))
-        return counts, self._looks_of_values[at]
+        wiring = self.tensors.wiring
+        return np.array_equal(wiring(self.subtree(row)), wiring(self.subtree(other)))
 
     def likeness(self, row: int) -> tuple[int | str, int]:
         """Return a key that equal ops, or calls of one class, share.
@@ -125,11 +99,11 @@ class Structure:
         subject = self.subject[row]
         is_call = self.kind[row] == MODULE
         cls = self.run.columns.modules[subject].cls if is_call else subject
-        return cls, int(self._tensors[row])
+        return cls, int(self.tensors.number[row])
 
     def likenesses(self, rows: Ints) -> bytes:
         """Return the keys of `likeness` of some events, as bytes that equal lists share."""
-        return np.stack([self._like[rows], self._tensors[rows]]).tobytes()
+        return np.stack([self._like[rows], self.tensors.number[rows]]).tobytes()
 
     @cached_property
     def _like(self) -> Ints:
@@ -151,7 +125,7 @@ class Structure:
         first = len(c.id)
         ops = np.flatnonzero(np.isin(c.kind, OF_OPS))
         loose = np.array([self._number(shape.loose) for shape in self._templates], dtype=np.int64)
-        facts = c.subject[ops], self._tensors[ops], c.error[ops], phase[ops]
+        facts = c.subject[ops], self.tensors.number[ops], c.error[ops], phase[ops]
         template = c.template[ops]
         if len(ops):
             keys[ops] = first + numbered(loose[template], *facts)
@@ -161,7 +135,7 @@ class Structure:
         if len(named):
             labels = [self._number((n.kind, n.name, n.role)) for n in c.labels]
             label = np.array(labels, dtype=np.int64)[c.subject[named]]
-            keys[named] = signature[named] = first + numbered(label, self._tensors[named])
+            keys[named] = signature[named] = first + numbered(label, self.tensors.number[named])
         return signature, keys
 
     def _sign_calls(self, signature: Ints) -> None:
@@ -185,7 +159,7 @@ class Structure:
             bare = (counts > 0) | (not self._sizes)
             template = np.where(bare, paths[c.template[rows]], exact[c.template[rows]])
             facts = (
-                modules[c.subject[rows]], template, self._tensors[rows], c.error[rows],
+                modules[c.subject[rows]], template, self.tensors.number[rows], c.error[rows],
                 c.end[rows] < 0, self.run.phase[rows],
             )  # fmt: skip
             like = first = np.zeros(1, dtype=np.int64)
@@ -201,7 +175,7 @@ class Structure:
             ]  # fmt: skip
             signature[rows] = 3 * len(c.id) + np.array(numbers, dtype=np.int64)[like]
 
-    def _names(self, is_call: Any) -> Ints:
+    def _names(self, is_call: Flags) -> Ints:
         """Number calls by their names, from 1 on; other events have 0."""
         subjects = self.run.columns.subject
         names = np.zeros(len(is_call), dtype=np.int64)
@@ -216,6 +190,42 @@ class Structure:
 
     def _number(self, key: object) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
+
+
+class TensorLooks:
+    """The tensors of each event by their looks; `number` is equal for events whose looks are.
+
+    Tensors inside objects are left out: the content of a cache differs from layer to layer, which
+    does not make calls different.
+    """
+
+    def __init__(self, run: Run, looks: Ints) -> None:
+        tensors = run.direct_tensors
+        self._counts, self._values = tensors.counts, tensors.value
+        self._first: Ints = np.concatenate([[0], np.cumsum(tensors.counts)])
+        self._looks: Ints = looks[run.columns.meta[tensors.value]]
+        self.number = number_lists(tensors.counts, self._looks)
+
+    def looks(self, rows: Ints) -> tuple[Ints, Ints]:
+        """Return how many tensors each of some events has, and a number for the look of each."""
+        counts = self._counts[rows]
+        starts = np.cumsum(counts) - counts
+        at = np.repeat(self._first[rows] - starts, counts) + np.arange(int(counts.sum()))
+        return counts, self._looks[at]
+
+    def wiring(self, rows: list[int]) -> Ints:
+        """Return the values of some events, numbered in order of first use."""
+        first, values = self._first, self._values
+        if rows[-1] - rows[0] + 1 == len(rows):
+            values = values[first[rows[0]] : first[rows[-1] + 1]]
+        else:
+            values = np.concatenate([values[first[row] : first[row + 1]] for row in rows])
+        if not len(values):
+            return values
+        _, first_met, inverse = np.unique(values, return_index=True, return_inverse=True)
+        rank = np.empty(len(first_met), dtype=np.int64)
+        rank[np.argsort(first_met)] = np.arange(len(first_met))
+        return rank[inverse]
 
 
 def relative_path(path: str, outer: str | None) -> str:

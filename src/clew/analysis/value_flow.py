@@ -8,15 +8,13 @@ recorded, what arrives is `UNKNOWN`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clew.errors import ClewError
-from clew.events.columns import Ints
+from clew.events.columns import Flags, Ints, Meta
 from clew.events.op_names import UNINITIALISED, bare_op
 from clew.events.vocabulary import BACKWARD, COMPOSITE, GRADIENT, LABELLED, MODULE, OP
 from clew.run.run import Run
@@ -24,7 +22,6 @@ from clew.run.run import Run
 # What reaches an output, a loss or a gradient, as bits.
 INF, NAN, UNKNOWN = 1, 2, 4
 
-Flags = NDArray[np.bool_]
 
 # Ops that return their argument as it is.
 _IDLE = ("lift_fresh", "detach_")
@@ -379,7 +376,7 @@ class ValueFlow:
         return flags
 
 
-def _per_meta(run: Run, test: Any) -> Flags:
+def _per_meta(run: Run, test: Callable[[Meta], bool]) -> Flags:
     """Apply a test to dtype and shape of each value."""
     tested = np.array([test(meta) for meta in run.metas], dtype=bool)
     return np.asarray(tested[run.columns.meta]) if len(run.columns.meta) else np.zeros(0, bool)

@@ -18,6 +18,7 @@ from torch import Tensor, no_grad
 
 from clew.events.model import Gap
 from clew.keep.identity import PLAIN
+from clew.program_errors import pass_on
 from clew.record.recorder import Recorder
 from clew.torch_compat import local_part, unobserved, without_mode_stack, without_modes
 
@@ -56,6 +57,7 @@ class IsolatedCall:
             with self._guard(function), no_grad(), unseen(local):
                 return function(local.detach() if isinstance(local, Tensor) else local)
         except Exception as error:
+            pass_on(error)
             called = getattr(function, "__name__", type(function).__name__)
             self._on_gap(
                 Gap("a reduced value", where, f"{called} raised {type(error).__name__}: {error}",

@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import distributed
 
+from clew.program_errors import pass_on
 from clew.torch_compat import own_store, unobserved, without_modes
 
 # Seconds that rank 0 waits, at its end, after the last sign of life of ranks that still run; and
@@ -258,6 +259,7 @@ class Ranks:
         try:
             yield
         except Exception as error:
+            pass_on(error)
             self._part(f"the ranks have lost each other ({_first(error)})")
 
     def _part(self, why: str) -> None:

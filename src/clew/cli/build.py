@@ -1,39 +1,39 @@
-"""`clew build`: compile the native engine for the torch and Python that run the command."""
+"""`clew build`: compile the native engine for the torch and Python that run the command.
+
+Also the library that makes `clew.watch` fast before Python 3.12, which needs no torch.
+"""
 
 from __future__ import annotations
 
 import argparse
 import shlex
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clew.cli.output import emit
 from clew.cli.reading import Commands, add_plain_command
 from clew.errors import BuildError
+from clew.native.building import Built, build, build_tracing, has_torch
 from clew.plain_text import plain, plain_lines
-
-if TYPE_CHECKING:
-    from clew.native.building import Built
 
 
 def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
     more = (
-        "Recording is several times faster with it. Needs a C++ compiler: the one that CXX names, "
+        "Recording is several times faster with it; before Python 3.12 clew.watch too, which needs "
+        "no torch. Needs a C++ compiler: the one that CXX names, "
         "else c++, g++ or clang++. Done once for each torch and Python; clew.trace never compiles."
     )
-    parser = add_plain_command(commands, "build", run, "compile the native engine", more)
+    parser = add_plain_command(commands, "build", run, more)
     what = "build into this folder, which CLEW_NATIVE=DIR then names (for images)"
     parser.add_argument("--to", metavar="DIR", help=what)
 
 
 def run(args: argparse.Namespace) -> int:
     """Build, telling each step on the error stream."""
-    # Commands that only read traces need none of it.
-    from clew.native.building import build
-
     try:
-        built = build(args.to, tell=_tell)
+        tracing = build_tracing(args.to, tell=_tell)
+        built = build(args.to, tell=_tell) if tracing is None or has_torch() else tracing
     except BuildError as error:
         # The compiler's words keep their lines; the reason follows as the last line.
         sys.stderr.write(plain_lines(error.output))

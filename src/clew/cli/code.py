@@ -12,9 +12,7 @@ from clew.cli.reading import Commands, add_command, add_ops, add_rank, open_trac
 def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
     more = "Shows every rank, those that read the same once, unless --rank says otherwise."
-    parser = add_command(
-        commands, "code", run, "show source lines with the ops they ran and their shapes", more
-    )
+    parser = add_command(commands, "code", run, more)
     parser.add_argument("address", metavar="ADDRESS", nargs="?", help="only what ran in here")
     parser.add_argument("--all", action="store_true", help="every op, nothing abridged")
     add_ops(parser)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
     more = "Exits with 1 if the program crashed, with 0 if it did not."
-    add_rank(add_command(commands, "crash", run, "say why the program crashed", more))
+    add_rank(add_command(commands, "crash", run, more))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,25 +7,27 @@ import os
 import sys
 import tempfile
 
+from clew.analysis.diff.reruns import diff_reruns
 from clew.cli.output import emit
 from clew.cli.reading import Commands, add_plain_command, positive
 from clew.errors import ClewError
 from clew.launch.defaults import defaults_for
-from clew.launch.options import RunOptions, options_of
+from clew.launch.options import RunOptions, options_of, split_program
 from clew.launch.program import folder_of, start
+from clew.request.switches import is_disabled
+from clew.traces import load
 
 _ROWS = 20
 
 
 def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
-    what = "run a program twice and say which op differs first"
     more = (
         "Everything after the program's name is its own; what it prints goes to the error stream. "
         "Exits with 0 if both runs agree bit for bit, with 1 if they differ, with 2 if the program "
         "fails."
     )
-    parser = add_plain_command(commands, "determinism", run, what, more)
+    parser = add_plain_command(commands, "determinism", run, more)
     parser.usage = "clew determinism [options] (script.py | -m package.module) [arguments]"
     parser.add_argument("--out", metavar="FOLDER", help="keep both traces, in this folder")
     parser.add_argument(
@@ -33,13 +35,13 @@ def add_parser(commands: Commands) -> None:
     )
 
 
+def split_words(words: list[str]) -> tuple[list[str], list[str]]:
+    """Return the words that are for this command, and those that name the program."""
+    return split_program(words, ("--rows",))
+
+
 def run(args: argparse.Namespace) -> int:
     """Run the program twice and print the comparison."""
-    # They load NumPy, which `clew --help` spares.
-    from clew.analysis.diff.reruns import diff_reruns
-    from clew.request.request import is_disabled
-    from clew.traces import load
-
     options = options_of({"values": "stats", "all": True}, defaults_for(folder_of(args.program)))
     if is_disabled():
         raise ClewError("clew determinism records runs, and CLEW_DISABLE is set: unset it")

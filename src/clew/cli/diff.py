@@ -14,9 +14,8 @@ _ROWS = 20
 
 def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
-    what = "say where two runs part first"
     more = "Exits with 0 if they agree up to noise, with 1 if they differ."
-    parser = add_plain_command(commands, "diff", run, what, more)
+    parser = add_plain_command(commands, "diff", run, more)
     parser.add_argument("a", metavar="A", help="the trace of the reference")
     parser.add_argument("b", metavar="B", help="the trace to compare with it")
     parser.add_argument(

@@ -14,6 +14,7 @@ from typing import Any
 import clew
 from clew.cli.output import emit, within
 from clew.cli.reading import Commands, add_plain_command, positive
+from clew.native.loading import Loaded, loaded_tracing, wanted
 from clew.plain_text import plain
 
 _PACKAGES = ("torch", "numpy", "pyarrow")
@@ -26,8 +27,7 @@ def add_parser(commands: Commands) -> None:
         "Exits with 1 if the native engine could be in use and is not; with a trace, if something "
         "was not seen in that; else with 0."
     )
-    what = "say which engine records, and why; with a trace, what was not seen"
-    parser = add_plain_command(commands, "doctor", run, what, more)
+    parser = add_plain_command(commands, "doctor", run, more)
     parser.add_argument("trace", metavar="TRACE", nargs="?", help="what was not seen in this one")
     rows = f"at most so many lines ({_ROWS})"
     parser.add_argument("--rows", type=positive, metavar="N", default=_ROWS, help=rows)
@@ -77,10 +77,7 @@ _AS_WANTED = ("loaded", "disabled", "unsupported", "no torch")
 
 
 def _facts() -> dict[str, Any]:
-    # Loads torch, which other commands must not.
-    from clew.native.loading import wanted
-
-    found = wanted()
+    found, tracing = wanted(), loaded_tracing()
     engine = "python" if found.module is None else "native"
     return {
         "clew": clew.__version__,
@@ -93,7 +90,17 @@ def _facts() -> dict[str, Any]:
         "change": found.remedy or ("CLEW_ENGINE=python" if engine == "native" else None),
         "library": None if found.path is None else str(found.path),
         "processor": _instructions(found.module),
+        "watch": _watch_facts(tracing),
     }
+
+
+def _watch_facts(tracing: Loaded) -> dict[str, str] | None:
+    """Return what `clew.watch` uses; None where Python has `sys.monitoring` for it, or if off."""
+    if tracing.state in ("unsupported", "disabled"):
+        return None
+    if tracing.module is None:
+        return {"engine": "python", "reason": tracing.reason}
+    return {"engine": "native", "library": str(tracing.path)}
 
 
 def _version(package: str) -> str | None:
@@ -130,4 +137,8 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         lines.append(f"to change  {facts['change']}")
     if facts["processor"] is not None:
         lines.append(f"processor  {', '.join(facts['processor']) or 'no vector instructions'}")
+    watch = facts["watch"]
+    if watch is not None:
+        how = f"from {watch['library']}" if "library" in watch else watch["reason"]
+        lines.append(f"watch      {watch['engine']}, {how}")
     return lines

@@ -15,7 +15,7 @@ def add_parser(commands: Commands) -> None:
         "For programs that something else starts: PYTHONPATH=$(clew env) CLEW_RUN='--values stats' "
         "python script.py. CLEW_RUN has the options of clew run. Nothing is installed."
     )
-    add_plain_command(commands, "env", run, "print the folder for PYTHONPATH", more)
+    add_plain_command(commands, "env", run, more)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -22,7 +22,7 @@ def add_parser(commands: Commands) -> None:
         "dot (for Netron, Graphviz), mermaid and model_explorer the graph. "
         "Exits with 1 if something had to be left out."
     )
-    parser = add_command(commands, "export", run, "write the trace for other tools", more)
+    parser = add_command(commands, "export", run, more)
     parser.add_argument("format", metavar="FORMAT", choices=FORMATS, help=", ".join(FORMATS))
     parser.add_argument("out", metavar="OUT", help="the file (for zarr the folder) to write")
     add_exist(parser)

@@ -11,7 +11,7 @@ from clew.cli.exist_option import add_exist
 from clew.cli.output import emit, within
 from clew.cli.reading import Commands, add_command, add_rank, open_trace, positive
 from clew.errors import ClewError
-from clew.views.graph.options import COLORS, DIRECTIONS, SUFFIXES, THEMES
+from clew.views.graph.graph_options import COLORS, DIRECTIONS, SUFFIXES, THEMES
 
 if TYPE_CHECKING:
     from clew.views.graph.view import GraphView
@@ -35,7 +35,7 @@ def add_parser(commands: Commands) -> None:
         "TRACE may also be a text file with the path of a called module per line. Without -o the "
         "boxes are listed, each with what it takes."
     )
-    parser = add_command(commands, "graph", run, "draw what flowed from module to module", more)
+    parser = add_command(commands, "graph", run, more)
     parser.add_argument("address", metavar="ADDRESS", nargs="?", help="only these calls")
     add = parser.add_argument
     endings = ", ".join(SUFFIXES)

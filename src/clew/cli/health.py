@@ -17,8 +17,7 @@ def add_parser(commands: Commands) -> None:
         "Rules are about gradients, activations, parameters, updates, the loss, train and eval "
         "mode, batches and images. Exits with 1 if a rule found something."
     )
-    what = "say whether training and data look healthy"
-    parser = add_command(commands, "health", run, what, more)
+    parser = add_command(commands, "health", run, more)
     parser.add_argument(
         "--set", type=_threshold, metavar="NAME=VALUE", action="append", default=[],
         help="another threshold, such as vanishing=1e-6; may be given several times",

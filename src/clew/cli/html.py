@@ -14,7 +14,7 @@ from clew.store.storage import is_url
 def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
     more = "It opens from disk, offline, in any browser. Exits with 1 if something did not fit."
-    parser = add_command(commands, "html", run, "write one HTML file to look at the trace", more)
+    parser = add_command(commands, "html", run, more)
     parser.add_argument("-o", "--out", metavar="FILE", help="the file to write (TRACE.html)")
     parser.add_argument("--title", help="what the page is called")
     parser.add_argument("--events", type=positive, metavar="N", help="at most so many events")

@@ -26,7 +26,7 @@ _BRIEF = ("clew", "python", "torch", "platform")
 def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
     more = "Exits with 0 whatever it finds: a crash, NaN and gaps in the coverage are part of it."
-    parser = add_command(commands, "info", run, "say what a trace holds", more)
+    parser = add_command(commands, "info", run, more)
     parser.add_argument(
         "--rows", type=positive, metavar="N", default=_ROWS, help=f"at most so many lines ({_ROWS})"
     )

@@ -2,9 +2,10 @@
 
 Exit codes: 0 fine, 1 the command found something (each command's help says what), 2 wrong usage
 or input that cannot be read. To add a command: a module here with `add_parser(commands)` and
-`run(args) -> int`, and its name in `COMMANDS`. Modules are imported for `clew --help`, so they
-reach for anything heavy through `clew.load` or inside `run`. If `run` returns a function, that is
-called last, outside of everything here, and returns the code.
+`run(args) -> int`, and a line in `commands.py`. Only the module of the command that was given is
+imported, none for `clew --help`. If `run` returns a function, that is called last, outside of
+everything here, and returns the code. A command that runs a program also has `split_words(words)`,
+which parts its own words from those that are the program's.
 """
 
 from __future__ import annotations
@@ -15,17 +16,14 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from types import ModuleType
 from typing import Any, NoReturn
 
 import clew
+from clew.cli.commands import COMMANDS
 from clew.cli.output import complain, one_line
 from clew.plain_text import plain, plain_lines
-
-COMMANDS = (
-    "run", "info", "crash", "health", "show", "code", "value", "why-shape", "mem", "diff",
-    "determinism", "ranks", "graph", "html", "export", "recover", "build", "doctor", "env",
-)  # fmt: skip
 
 _FINE, _BROKEN, _INTERRUPTED = 0, 2, 130
 
@@ -58,24 +56,42 @@ class _Parser(argparse.ArgumentParser):
         return found
 
 
-def _meant(word: str, names: Sequence[str]) -> str:
+def _meant(word: str, names: Iterable[str]) -> str:
     """Return the name that a mistyped word is nearest to, as the end of a sentence."""
-    near = difflib.get_close_matches(word, names, 1)
+    near = difflib.get_close_matches(word, list(names), 1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
-    """Make the parser of the command line, for all or some commands."""
+def parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
+    """Make the parser of the command line, for all or some commands, whose modules it imports."""
+    top = _top()
+    commands = top.add_subparsers(metavar="COMMAND", required=True)
+    for name in names:
+        _module(name).add_parser(commands)
+    return top
+
+
+def _overview() -> argparse.ArgumentParser:
+    """Make the parser of `clew --help`, which knows what each command is for and no more."""
+    top = _top()
+    commands = top.add_subparsers(metavar="COMMAND")
+    for name, what in COMMANDS.items():
+        commands.add_parser(name, help=what)
+    return top
+
+
+def _top() -> argparse.ArgumentParser:
     top = _Parser(
         prog="clew",
         description="Record what flows through a PyTorch program, and read what was recorded.",
         epilog="Exit codes: 0 fine, 1 found something, 2 wrong usage or unreadable input.",
     )
     top.add_argument("--version", action="version", version=f"clew {clew.__version__}")
-    commands = top.add_subparsers(metavar="COMMAND", required=True)
-    for name in names:
-        importlib.import_module(f"clew.cli.{name.replace('-', '_')}").add_parser(commands)
     return top
+
+
+def _module(command: str) -> ModuleType:
+    return importlib.import_module(f"clew.cli.{command.replace('-', '_')}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -112,19 +128,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parsed(words: list[str]) -> argparse.Namespace:
     """Parse the words; what follows the name of a program is for the program, whatever it is."""
-    name = words[0]
-    program: list[str] = []
-    if name in ("run", "determinism"):
-        from clew.launch.options import split_program  # which only these commands need
-
-        own, program = split_program(words[1:], ("--rows",))
-        words = [name, *own]
-    top = parser([name] if name in COMMANDS else COMMANDS)
-    if name not in COMMANDS and not name.startswith("-"):
-        top.error(f"there is no command {name!r}{_meant(name, COMMANDS)}")
-    args = top.parse_args(words)
+    name, *own = words
+    if name not in COMMANDS:
+        _refuse(name)
+    split = getattr(_module(name), "split_words", None)
+    own, program = (own, []) if split is None else split(own)
+    args: argparse.Namespace = parser([name]).parse_args([name, *own])
     args.program = program
     return args
+
+
+def _refuse(word: str) -> NoReturn:
+    """Print the help or version if the word asks for it; else complain that it is no command."""
+    top = _overview()
+    if word.startswith("-"):
+        top.parse_args([word])
+        top.error("a command comes first, such as `clew info TRACE`")
+    top.error(f"there is no command {word!r}{_meant(word, COMMANDS)}")
 
 
 if __name__ == "__main__":

@@ -14,8 +14,7 @@ _GROUPINGS = ("kind", "module", "line")
 def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
     more = "Exits with 1 if memory grows from step to step."
-    what = "show where the memory of tensors went: the peak and what was alive then"
-    parser = add_command(commands, "mem", run, what, more)
+    parser = add_command(commands, "mem", run, more)
     parser.add_argument("--by", choices=_GROUPINGS, help="only the table by kind, module or line")
     parser.add_argument(
         "--rows",

@@ -13,13 +13,12 @@ _ROWS = 12
 
 def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
-    what = "say which ranks of a run disagree, and where first"
     more = (
         "Parameters, updates and what collectives give must be the same on all ranks; what a rank "
         "computes from its own batches may differ. Exits with 0 if the ranks agree, with 1 if they "
         "differ."
     )
-    parser = add_command(commands, "ranks", run, what, more)
+    parser = add_command(commands, "ranks", run, more)
     parser.add_argument(
         "--tol", type=float, metavar="X", help="the relative error that counts as equal"
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 import clew
+from clew.cli.commands import COMMANDS
 
 if TYPE_CHECKING:
     from clew.traces import Trace
@@ -19,11 +20,10 @@ def add_command(
     commands: Commands,
     name: str,
     run: Callable[[argparse.Namespace], int],
-    what: str,
     more: str = "",
 ) -> argparse.ArgumentParser:
     """Add a command with the trace to read and `--json`."""
-    parser = add_plain_command(commands, name, run, what, more)
+    parser = add_plain_command(commands, name, run, more)
     parser.add_argument(
         "trace", metavar="TRACE", help="the folder of a recorded trace, run.clew, or its URL"
     )
@@ -34,10 +34,10 @@ def add_plain_command(
     commands: Commands,
     name: str,
     run: Callable[[argparse.Namespace], int | Callable[[], int]],
-    what: str,
     more: str = "",
 ) -> argparse.ArgumentParser:
     """Add a command that reads no trace, with `--json`."""
+    what = COMMANDS[name]
     parser: argparse.ArgumentParser = commands.add_parser(
         name, help=what, description=f"{what[0].upper()}{what[1:]}. {more}".rstrip()
     )

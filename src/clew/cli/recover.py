@@ -13,9 +13,7 @@ from clew.plain_text import plain
 def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
     more = "A trace is readable without it; other tools read only sealed files."
-    parser = add_command(
-        commands, "recover", run, "seal the files that a killed run left open", more
-    )
+    parser = add_command(commands, "recover", run, more)
     parser.add_argument("--rows", type=positive, metavar="N", help="at most so many lines")
 
 

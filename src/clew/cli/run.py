@@ -9,9 +9,10 @@ from dataclasses import replace
 from clew.cli.output import complain
 from clew.cli.reading import Commands, add_plain_command
 from clew.launch.defaults import defaults_for
-from clew.launch.options import add_options, options_of
+from clew.launch.options import add_options, options_of, split_program
 from clew.launch.output_folder import check_output
 from clew.launch.program import folder_of, start
+from clew.request.switches import is_disabled
 
 
 def add_parser(commands: Commands) -> None:
@@ -21,15 +22,18 @@ def add_parser(commands: Commands) -> None:
         "could not be started. Defaults come from [tool.clew] of the nearest pyproject.toml. With "
         "--json the line at the end is JSON."
     )
-    parser = add_plain_command(commands, "run", run, "record a program without editing it", more)
+    parser = add_plain_command(commands, "run", run, more)
     parser.usage = "clew run [options] (script.py | -m package.module) [arguments of the program]"
     add_options(parser)
 
 
+def split_words(words: list[str]) -> tuple[list[str], list[str]]:
+    """Return the words that are for this command, and those that name the program."""
+    return split_program(words)
+
+
 def run(args: argparse.Namespace) -> int | Callable[[], int]:
     """Check everything; return what starts the program."""
-    from clew.request.request import is_disabled  # loads NumPy, which `clew --help` spares
-
     folder = folder_of(args.program)
     options = replace(options_of(vars(args), defaults_for(folder)), complete=True)
     # They say what is wrong before the program runs.

@@ -12,7 +12,7 @@ from clew.cli.reading import Commands, add_command, add_ops, add_rank, open_trac
 def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
     more = "Ranks that ran the same are shown as one."
-    parser = add_command(commands, "show", run, "show what ran as a tree of module calls", more)
+    parser = add_command(commands, "show", run, more)
     parser.add_argument("--depth", type=positive, metavar="N", help="modules down to this depth")
     parser.add_argument("--rows", type=positive, metavar="N", help="at most so many lines")
     add_ops(parser)

@@ -6,6 +6,9 @@ import argparse
 import shlex
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from clew import analysis
 from clew.address import with_rank
 from clew.cli.output import emit
@@ -28,9 +31,7 @@ _LISTED_STATS = ("min", "max", "mean", "std", "nan", "inf")
 def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
     more = "Several values are listed one per line; ADDRESS#2 is the third call alone."
-    parser = add_command(
-        commands, "value", run, "show the values of an address, with statistics and data", more
-    )
+    parser = add_command(commands, "value", run, more)
     parser.add_argument("address", metavar="ADDRESS", help="such as encoder.layers.0:in")
     parser.add_argument(
         "--rows",
@@ -117,8 +118,6 @@ def _one(event: Event, address: str, value: Value, elements: int) -> list[str]:
 
 
 def _data_lines(value: Value, elements: int) -> list[str]:
-    import numpy as np  # here, as `clew --help` starts without
-
     try:
         array = value.array()
     except ClewError as why:
@@ -147,7 +146,7 @@ def _as_dict(event: Event, address: str, value: Value, elements: int) -> dict[st
     return {**facts, "data": _plain(array)}
 
 
-def _plain(array: Any) -> Any:
+def _plain(array: NDArray[Any]) -> Any:
     """Return an array as nested lists; complex numbers, which JSON lacks, as pairs."""
     if not array.size:
         # Without the nesting: an array without elements can have a shape of any size.

@@ -13,8 +13,7 @@ _ROWS = 40
 def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
     more = "The chain leads from the tensor back to inputs, parameters and numbers given to ops."
-    what = "show where a dimension of a tensor comes from"
-    parser = add_command(commands, "why-shape", run, what, more)
+    parser = add_command(commands, "why-shape", run, more)
     parser.add_argument("address", metavar="ADDRESS", help="such as encoder.layers.0:in")
     parser.add_argument(
         "--dim", type=int, metavar="N", required=True, help="the dimension; -1 is the last"

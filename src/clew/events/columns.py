@@ -7,7 +7,7 @@ are in order of `id`, which is the order in which events began. Nothing here kno
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,8 @@ SCHEMA_VERSION = 7
 OLDEST_VERSION = 2
 
 Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+Floats = NDArray[np.float64]
 
 IN, OUT = "in", "out"
 
@@ -210,6 +212,15 @@ class Coded:
         texts = [*self.texts, None]
         return [texts[code] for code in self.codes.tolist()]
 
+    def __getitem__(self, row: int) -> str | None:
+        code = int(self.codes[row])
+        return None if code < 0 else self.texts[code]
+
+    def where(self, test: Callable[[str], bool]) -> NDArray[np.bool_]:
+        """Return the rows whose text passes a test, which is made once per text."""
+        passed = np.array([*(bool(test(text)) for text in self.texts), False])
+        return np.asarray(passed[self.codes])
+
 
 @dataclass(frozen=True, slots=True)
 class CountedTexts:
@@ -276,7 +287,7 @@ class Derived:
     paths: list[str]
     prefixes: list[str]
 
-    def take(self, rows: Any) -> Derived:
+    def take(self, rows: Ints | Flags | slice) -> Derived:
         """Return the facts of some rows."""
         arrays = {name: getattr(self, name)[rows] for name in DERIVED_COLUMNS}
         return Derived(**arrays, paths=self.paths, prefixes=self.prefixes)

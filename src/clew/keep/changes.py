@@ -3,7 +3,7 @@
 Comes in: a live value. Goes out: a `ValueState`: identity, facts and, where those do not suffice, a
 checksum of the content. A value whose state is equal is unchanged: NaN equals itself, and there is
 no tolerance. Containers are read whole, up to a limit; a state says when it was reached.
-Must not import torch: `keep.keeper` passes the function that reads tensors to `learn`.
+Must not import torch: `keep` loads what reads tensors when there is one.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ import marshal
 import struct
 from array import array
 from collections import UserDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from clew import keep
 from clew.events.digest import checksum
 from clew.events.model import Gap
 from clew.events.statistics import Numbers
 from clew.events.vocabulary import Opaque
 from clew.keep import nesting
+from clew.program_errors import pass_on
 
 _MOST_LEAVES = 1000
 # Of one container: bytes of plain data (about ten milliseconds' worth), and how many bytes an item
@@ -54,21 +56,11 @@ class ValueState(NamedTuple):
 
 FACTS = ("shape", "dtype", "device", "layout", "requires_grad")
 
-_tensor_state: list[Callable[[Any], ValueState]] = []
-
-
-def learn(tensor_state: Callable[[Any], ValueState]) -> None:
-    """Set the function that reads tensors."""
-    _tensor_state[:] = [tensor_state]
-
 
 def state_of(value: Any) -> ValueState:
     """Return the state of a value as it is now."""
     if nesting.is_tensor(value):
-        if not _tensor_state:
-            # Loads torch, which is there if a tensor is; it calls `learn`.
-            from clew.keep import keeper  # noqa: F401
-        return _tensor_state[0](value)
+        return keep.tensor_state(value)
     if isinstance(value, np.ndarray):
         facts = (value.shape, value.dtype, "cpu", value.strides)
         return ValueState("ndarray", facts, id(value), array_hash(value))
@@ -144,7 +136,8 @@ def _whole_state(value: Any) -> ValueState:
     room = [_MOST_BYTES]
     try:
         content: Any = _hash(value, room, set())
-    except RuntimeError:  # too deep, or written to by another thread
+    except RuntimeError as odd:  # too deep, or written to by another thread
+        pass_on(odd)
         content, room = id(value), [-1]
     return ValueState(type(value).__name__, (_length(value),), id(value), content, room[0] < 0)
 

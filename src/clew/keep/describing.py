@@ -24,6 +24,7 @@ from clew.keep.value_summaries import (
     summarize_whole,
     tensor_numbers,
 )
+from clew.program_errors import pass_on
 from clew.stream.records import Made, Token
 
 _LONGEST_TEXT = 1000
@@ -70,9 +71,7 @@ class Describer:
         if wanted == "stats" and is_tensor(item):
             token, _ = records.leaf(item, KeepLevel.META, now)
             return _Described(token, self._tensor(token, item, now, digest))
-        level = KeepLevel.STATS if stats else KeepLevel.META
-        if wanted == "full" or _is_short(item):
-            level = KeepLevel.FULL
+        level = KeepLevel.FULL if _is_short(item) else KeepLevel[wanted.upper()]
         token, made = records.leaf(item, level, now)
         if not stats or not is_array(item):
             return _Described(token, summarize_leaf(item, now))
@@ -183,7 +182,8 @@ def is_same(one: Any, other: Any, equal: Callable[[Any, Any], Any] | None = None
         return False
     try:
         return bool(equal(one, other))
-    except Exception:  # an object that cannot be compared
+    except Exception as odd:  # an object that cannot be compared
+        pass_on(odd)
         return False
 
 

@@ -21,7 +21,7 @@ from clew.events.watch_events import TENSOR, ValueSummary
 from clew.keep import value_summaries
 from clew.keep.identity import PLAIN, version_of
 from clew.keep.snapshots import is_dense
-from clew.keep.statistics import digest_of
+from clew.keep.tensor_statistics import digest_of
 from clew.keep.value_summaries import Whole
 from clew.torch_compat import is_transformed, is_zero_tensor, unobserved, without_modes
 

@@ -26,7 +26,7 @@ from clew.events.fingerprint import (
     packed_fingerprint,
 )
 from clew.keep.device_statistics import done_after
-from clew.keep.statistics import memory_of, native, numbers_of_bytes
+from clew.keep.tensor_statistics import memory_of, native, numbers_of_bytes
 from clew.torch_compat import unobserved, without_modes
 
 # Fingerprints of parameters with the digests of their elements, by address, dtype and shape.

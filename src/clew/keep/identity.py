@@ -46,7 +46,6 @@ class TensorTable:
         # object of a storage for as long as the storage lives, whoever holds it.
         self.memories: dict[int, Callable[[], Any]] = {}
         self.generators = Generators()
-        self.generator_names = self.generators.names
         # number of a storage that no recorded op made -> its bytes, and the id of the reference
         # that is told when it is freed
         self.sizes: dict[int, tuple[int, int]] = {}
@@ -63,6 +62,13 @@ class TensorTable:
         # address of a storage that no recorded op made -> (a reference to it, its number)
         self._storages: dict[int, tuple[Callable[[], Any], int]] = {}
         self._numbers = itertools.count()
+        # id(tensor) -> (a reference to it, its token, the event), for those still being written to
+        self._unread: dict[int, tuple[Callable[[], Any], Token, int]] = {}
+
+    @property
+    def generator_names(self) -> list[str]:
+        """Return the names of the generators that ops drew from, by number."""
+        return self.generators.names
 
     def known(self, tensor: Tensor) -> Token:
         """Return the token of a tensor that is used; make one if there is none."""
@@ -138,6 +144,10 @@ class TensorTable:
 
     def _adopt(self, tensor: Tensor, producer: int) -> Token:
         """Make a token for a tensor that no recorded op made. Flat: runs for every parameter."""
+        if self._unread:
+            unread = self._unread.pop(id(tensor), None)
+            if unread is not None and unread[0]() is tensor:
+                return self.add(tensor, unread[1], WRITTEN, unread[2], tensor.requires_grad)
         try:
             if type(tensor) not in PLAIN or tensor.layout is not torch.strided:
                 raise TypeError
@@ -202,6 +212,17 @@ class TensorTable:
             self._versions[id(tensor)] = (token, version)
         return token
 
+    def written_later(self, tensor: Tensor, producer: int) -> Token:
+        """Make a token for a tensor that an op still writes to after it has returned.
+
+        Nothing is kept of it: the next use, by when the program has waited, makes another token.
+        """
+        grad = tensor.requires_grad
+        token = self.add(tensor, self.known(tensor), WRITTEN, producer, grad, keeps=False)
+        if self.keep is not None:
+            self._unread[id(tensor)] = (self.live.pop(id(tensor))[0], token, producer)
+        return token
+
     def aliased(self, alias: Tensor, token: Token) -> Token:
         """Make a token for a tensor that shows the same elements as a known one, made by no op."""
         return self.add(alias, token, None, SAME, False)
@@ -218,6 +239,7 @@ class TensorTable:
         producer: int,
         grad: bool,
         like: Any = None,
+        keeps: bool = True,
     ) -> Token:
         """Make a token for `tensor` as it is now; `like` may have the same elements."""
         with unobserved():
@@ -245,7 +267,7 @@ class TensorTable:
             if extra is not None and is_lazy(tensor):
                 reference = _while_lazy(reference)
             self.live[id(tensor)] = (reference, token, told)
-            if self.keep is not None:
+            if self.keep is not None and keeps:
                 self._versions[id(tensor)] = (token, version_of(tensor) or 0)
                 is_view = isinstance(storage, tuple) and version is None
                 held = None if is_view or like is None else self.live.get(id(like))
@@ -291,6 +313,7 @@ class TensorTable:
         self.memories.clear()
         self._storages.clear()
         self._versions.clear()
+        self._unread.clear()
 
     def sweep(self) -> list[Token]:
         """Drop the entries of tensors that are gone; return the tokens that remain."""
@@ -308,7 +331,19 @@ class TensorTable:
             holder = self._storages.get(address)
             if holder is not None and holder[0]() is None:
                 self._storages.pop(address, None)
-        return [held[1] for held in list(self.live.values())]
+        for key in list(self._unread):
+            unread = self._unread.get(key)
+            if unread is not None and unread[0]() is None:
+                self._unread.pop(key, None)
+        held_tokens = [held[1] for held in list(self.live.values())]
+        return held_tokens + [unread[1] for unread in list(self._unread.values())]
+
+    def take_memory(self) -> tuple[list[Any], dict[int, tuple[int, int]]]:
+        """Return `gone` and `sizes` since the last call; what other threads add meanwhile stays."""
+        gone = self.gone[:]
+        del self.gone[: len(gone)]
+        sizes, self.sizes = self.sizes, {}
+        return gone, sizes
 
     def _storage(self, tensor: Tensor) -> int:
         """Return a number shared by all tensors on the memory of a tensor that no op made."""

@@ -20,7 +20,6 @@ from clew.events.digest import checksum
 from clew.events.model import Gap
 from clew.events.statistics import Statistics
 from clew.events.vocabulary import KeepLevel, Kept
-from clew.keep import changes, value_summaries
 from clew.keep.budget import Budget
 from clew.keep.buffers import Buffers
 from clew.keep.changes import ValueState
@@ -44,7 +43,7 @@ from clew.keep.snapshots import (
     plain_snapshot,
     snapshot,
 )
-from clew.keep.statistics import (
+from clew.keep.tensor_statistics import (
     digest_of,
     memory_of,
     statistics,
@@ -81,6 +80,8 @@ class Taken(NamedTuple):
     stats: Statistics | Callable[[], Statistics] | None
     snapshot: Snapshot | None
     in_order: bool = True
+    # Whether its fingerprint was kept too.
+    marked: bool = False
 
     def measured(self) -> Statistics:
         """Return the statistics, which are taken once."""
@@ -135,7 +136,7 @@ class Keeper:
         if known is not None and self._level is KeepLevel.STATS:
             self._keep_view(token, tensor, known)
             return
-        self._keep(token, tensor, self._level is KeepLevel.FULL, known, later=True)
+        self._keep(token, tensor, self._level, known, later=True)
 
     def keep(self, token: Token, tensor: Tensor, level: KeepLevel) -> Made | None:
         """Keep as much of a tensor version as the level says, unless it was kept before.
@@ -149,22 +150,24 @@ class Keeper:
         if level is KeepLevel.FULL:
             if have is not None and not _is_as_taken(tensor, have):
                 have = None
-        elif have is not None:
-            return partial(self._finished_view, have)
-        return self._keep(token, tensor, level is KeepLevel.FULL, have, later=False)
+        else:
+            level = max(level, min(self._level, KeepLevel.FINGERPRINT))
+            if have is not None and (have.marked or not _is_marked(level)):
+                return partial(self._finished_view, have)
+        return self._keep(token, tensor, level, have, later=False)
 
     def _keep(
-        self, token: Token, tensor: Tensor, full: bool, known: Taken | None, later: bool
+        self, token: Token, tensor: Tensor, level: KeepLevel, known: Taken | None, later: bool
     ) -> Made | None:
-        """Keep statistics and, with `full`, the data.
+        """Keep what the level says: statistics, the fingerprint, the data.
 
         `known` has the same elements. With `later`, the statistics may be computed when the records
         are handed over.
         """
-        made = self._made(token, tensor, full, known, later)
+        made = self._made(token, tensor, level, known, later)
         if made is not None:
             self._kept.append((token, made))
-        if full:
+        if level is KeepLevel.FULL:
             if len(self._in_full) > _REMEMBERED:
                 self._in_full.clear()
             self._in_full[id(token)] = (token, made)
@@ -176,15 +179,16 @@ class Keeper:
             with unobserved():
                 if not self._budget.is_over():
                     if tensor.is_contiguous() and not known.contiguous:
-                        self._keep(token, tensor, False, known, later=False)
+                        self._keep(token, tensor, KeepLevel.STATS, known, later=False)
                     else:
-                        self._kept.append((token, self._of_view(token, tensor, known)))
+                        made = self._of_view(token, tensor, known, KeepLevel.STATS)
+                        self._kept.append((token, made))
         except Exception as fault:
             pass_on(fault)
             self._not_kept(tensor, f"{type(fault).__name__}: {fault}")
 
     def _made(
-        self, token: Token, tensor: Tensor, full: bool, known: Taken | None, later: bool
+        self, token: Token, tensor: Tensor, level: KeepLevel, known: Taken | None, later: bool
     ) -> Made | None:
         made: Made | None = None
         try:
@@ -192,16 +196,16 @@ class Keeper:
                 if self._budget.is_over():
                     return None
                 if is_plain(tensor):
-                    return self._of_plain(token, tensor, full, known, later)
+                    return self._of_plain(token, tensor, level, known, later)
                 grad = torch.is_grad_enabled()
                 # Not `torch.no_grad()`: an interrupt inside its `__enter__` would leave grad off.
                 try:
                     set_grad_enabled(False)
                     with without_modes():
-                        if known is None or full:
-                            made = self._of(token, tensor, full, known)
+                        if known is None or level is KeepLevel.FULL:
+                            made = self._of(token, tensor, level, known)
                         else:
-                            made = self._of_view(token, tensor, known)
+                            made = self._of_view(token, tensor, known, level)
                 finally:
                     set_grad_enabled(grad)
         except Exception as fault:
@@ -210,9 +214,10 @@ class Keeper:
         return made
 
     def _of_plain(
-        self, token: Token, tensor: Tensor, full: bool, known: Taken | None, later: bool
+        self, token: Token, tensor: Tensor, level: KeepLevel, known: Taken | None, later: bool
     ) -> Made:
         """Keep a tensor for which `is_plain` holds: its bytes can be read without torch."""
+        full = level is KeepLevel.FULL
         count = tensor.numel()
         size = count * tensor.element_size()
         stats: Statistics | None = None
@@ -221,20 +226,21 @@ class Keeper:
             copy = copy or self._copy(tensor, size)
             made: Made = partial(self._finished, copy, tuple(tensor.shape))
         elif known is not None:
-            return self._of_view(token, tensor, known)
+            return self._of_view(token, tensor, known, level)
         elif later and 0 < size <= _SOON_COPIED:
             # Computing statistics between two ops would load their code into the cache each time.
             copy = plain_snapshot(tensor, size, self._buffers.take)
             self._budget.pending += size
-            made = partial(self._finished, copy, None, self._mark(tensor, copy))
+            made = partial(self._finished, copy, None, self._mark(tensor, level, copy))
         else:
             if type(tensor) is torch.nn.Parameter:
                 stats = statistics_of_parameter(tensor, version_of(tensor))
             else:
                 stats = statistics_of_bytes(memory_of(tensor), tensor.dtype)
             copy = None
-            made = Kept(stats, None, self._mark_now(tensor, stats))
-        self._remember(token, Taken(token, _elements(tensor), True, stats, copy))
+            made = Kept(stats, None, self._mark_now(tensor, level, stats))
+        taken = Taken(token, _elements(tensor), True, stats, copy, marked=_is_marked(level))
+        self._remember(token, taken)
         return made
 
     def _copy(self, tensor: Tensor, size: int) -> Snapshot:
@@ -243,8 +249,11 @@ class Keeper:
             return counted_snapshot(tensor, size, self._buffers.take)
         return plain_snapshot(tensor, size, self._buffers.take)
 
-    def _of(self, token: Token, tensor: Tensor, full: bool, known: Taken | None) -> Made | None:
+    def _of(
+        self, token: Token, tensor: Tensor, level: KeepLevel, known: Taken | None
+    ) -> Made | None:
         """Keep any other tensor; return None if it has no elements to keep."""
+        full = level is KeepLevel.FULL
         elements = elements_of(tensor)
         if elements is None:
             self._not_kept(tensor, "it has no elements of its own that could be copied")
@@ -261,11 +270,11 @@ class Keeper:
         if not full or not self._budget.has_room(elements.numel(), 0 if shared else size):
             if elements.is_cpu:
                 stats = statistics(elements)
-                made: Made = Kept(stats, None, self._mark_now(elements))
+                made: Made = Kept(stats, None, self._mark_now(elements, level))
             else:
                 stats = self._on_devices.measure(elements)
                 taken = Taken(token, (), True, stats, None)
-                made = partial(self._finished_view, taken, self._mark(elements))
+                made = partial(self._finished_view, taken, self._mark(elements, level))
         else:
             parts = parts_of(tensor, elements)
             if parts is not None:
@@ -274,10 +283,12 @@ class Keeper:
             made = partial(self._finished, copy, tuple(elements.shape))
         if is_dense(tensor):
             contiguous = tensor.is_contiguous()
-            self._remember(token, Taken(token, _elements(tensor), contiguous, stats, copy))
+            marked = _is_marked(level)
+            taken = Taken(token, _elements(tensor), contiguous, stats, copy, marked=marked)
+            self._remember(token, taken)
         return made
 
-    def _of_view(self, token: Token, tensor: Tensor, known: Taken) -> Made:
+    def _of_view(self, token: Token, tensor: Tensor, known: Taken, level: KeepLevel) -> Made:
         """Keep the statistics of elements that are known, in another shape or order."""
         contiguous = tensor.is_contiguous()
         if contiguous and not known.contiguous and tensor.is_cpu:
@@ -286,30 +297,32 @@ class Keeper:
         else:
             in_order = contiguous and known.in_order
             taken = Taken(token, known.elements, contiguous, known.stats, known.snapshot, in_order)
-        self._remember(token, taken)
-        mark = self._mark(tensor, taken.snapshot if taken.in_order else None)
+        self._remember(token, taken._replace(marked=_is_marked(level)))
+        mark = self._mark(tensor, level, taken.snapshot if taken.in_order else None)
         return partial(self._finished_view, taken, mark)
 
-    def _mark(self, tensor: Tensor, copy: Snapshot | None = None) -> Mark:
-        """Return the fingerprint of a tensor, if it is wanted, or how to compute it later.
+    def _mark(self, tensor: Tensor, level: KeepLevel, copy: Snapshot | None = None) -> Mark:
+        """Return the fingerprint of a tensor, if the level has it, or how to compute it later.
 
         `copy` has its elements, in the order that the tensor has them in.
         """
-        if self._level < KeepLevel.FINGERPRINT:
+        if not _is_marked(level):
             return None
         if copy is not None:
             return partial(copy.fingerprint, tuple(tensor.shape))
         if tensor.is_cpu:
-            return self._mark_now(tensor)
+            return self._mark_now(tensor, level)
         elements = elements_of(tensor)
         return None if elements is None else self._marks_on_devices.measure(elements)
 
-    def _mark_now(self, tensor: Tensor, stats: Statistics | None = None) -> bytes | None:
-        """Return the fingerprint of a tensor in memory, None if it is not wanted.
+    def _mark_now(
+        self, tensor: Tensor, level: KeepLevel, stats: Statistics | None = None
+    ) -> bytes | None:
+        """Return the fingerprint of a tensor in memory, None if the level has none.
 
         `stats` are given for a plain one.
         """
-        if self._level < KeepLevel.FINGERPRINT:
+        if not _is_marked(level):
             return None
         if stats is not None and type(tensor) is torch.nn.Parameter:
             return fingerprint_of_parameter(tensor, stats.get("digest"))
@@ -342,6 +355,7 @@ class Keeper:
         return Kept(stats, None if shape is None else copy.payload(shape), found)
 
     def _statistics_failed(self, fault: Exception, left: str) -> None:
+        pass_on(fault)
         self._on_gap(Gap("statistics of values", "", f"{type(fault).__name__}: {fault}", left))
 
     def _remember(self, token: Token, taken: Taken) -> None:
@@ -401,6 +415,11 @@ class Keeper:
         self._on_gap(Gap(what.replace("torch.", ""), "", why, "only their metadata is recorded"))
 
 
+def _is_marked(level: KeepLevel) -> bool:
+    """Return whether a level has fingerprints."""
+    return level >= KeepLevel.FINGERPRINT
+
+
 def _is_as_taken(tensor: Tensor, taken: Taken) -> bool:
     """Return whether the copy still equals the tensor: writes past torch raise no version."""
     with unobserved():
@@ -457,9 +476,6 @@ def _content(tensor: Tensor, size: int) -> int:
     return checksum(data)
 
 
-changes.learn(tensor_state)
-
-
 def small_elements(tensor: Tensor, most: int) -> Any:
     """Return the elements of a tensor with at most `most` of them as nested lists, else None."""
     with unobserved(), torch.no_grad(), without_modes():
@@ -477,8 +493,6 @@ def numbers(tensor: Tensor, digest: bool) -> Statistics | None:
         with unobserved(), torch.no_grad(), without_modes():
             elements = elements_of(tensor)
             return None if elements is None else statistics(elements, digest)
-    except Exception:  # a kind of tensor whose elements cannot be read
+    except Exception as odd:  # a kind of tensor whose elements cannot be read
+        pass_on(odd)
         return None
-
-
-value_summaries.learn(small_elements, numbers)

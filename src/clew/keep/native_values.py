@@ -25,8 +25,6 @@ class NativeTensors:
     def __init__(self, modules: ModuleTable) -> None:
         # Records of values that are no tensors.
         self.values: list[Any] = []
-        self.gone: list[Any] = []
-        self.sizes: dict[int, tuple[int, int]] = {}
         self.live: dict[int, Any] = {}
         self.generator_names: list[str] = []
         # The recording of the native engine, once there is one.
@@ -103,20 +101,24 @@ class NativeTensors:
         if self.recording is not None:
             self.recording.release()
 
+    def take_memory(self) -> tuple[list[Any], dict[int, tuple[int, int]]]:
+        """Return nothing: the rows of the engine say which memory was freed."""
+        return [], {}
+
     def take(self, held: list[int]) -> NativeRows:
         """Take the rows out of the engine; open calls have taken the values `held`."""
-        taken = self.recording.take(held)
-        if taken["reached"]:
-            self.on_limit(taken["reached"])
-        del taken["reached"]
-        self.on_faults(taken.pop("faults"))
-        names = self._names_of(taken.pop("unnamed"))
-        self.generator_names[:] = taken.pop("generators")
+        reached, faults, unnamed, generators, *rows_of_engine = self.recording.take(held)
+        if reached:
+            self.on_limit(reached)
+        if faults:
+            self.on_faults(faults)
+        self.generator_names[:] = generators
         odd = list(self._odd)[self._odd_taken :]
         self._odd_taken = len(self._odd)
         constants = [value for _, value in list(self._constants.values())[self._constants_taken :]]
         self._constants_taken = len(self._constants)
-        rows = NativeRows(**taken, names=names, odd_metas=odd, constants=constants)
+        names = self._names_of(unnamed)
+        rows = NativeRows._make((*rows_of_engine, names, odd, constants))
         if self._tokens:
             for number in rows.gone_numbers():
                 self._tokens.pop(number, None)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from clew.events.fingerprint import packed_fingerprint
 from clew.events.statistics import NUMERIC_KINDS, Numbers, array_statistics
 from clew.events.vocabulary import KeepLevel, Kept, Payload
 from clew.keep.budget import Budget
@@ -39,11 +40,18 @@ def record(
         payload = None
     if payload is None:
         has_numbers = level > KeepLevel.META and _is_array(value)
-        return token, Kept(array_statistics(value), None) if has_numbers else None
+        return token, _without_data(value, level) if has_numbers else None
     if _is_array(value):
         # The thread that takes the records computes the statistics, from the copy.
         return token, once(partial(_with_statistics, payload, value.dtype.newbyteorder("<")))
     return token, Kept(None, payload)
+
+
+def _without_data(array: Numbers, level: KeepLevel) -> Kept:
+    """Keep the statistics of an array and, if the level has it, the fingerprint."""
+    stats = array_statistics(array)
+    is_marked = stats is not None and level >= KeepLevel.FINGERPRINT
+    return Kept(stats, None, packed_fingerprint(array) if is_marked else None)
 
 
 def _with_statistics(payload: Payload, dtype: np.dtype[Any]) -> Kept:
@@ -122,13 +130,15 @@ class NoTensors:
 
     def __init__(self, modules: ModuleTable) -> None:
         self.values: list[Any] = []
-        self.gone: list[Any] = []
         self.generator_names: list[str] = []
-        self.sizes: dict[int, tuple[int, int]] = {}
         self.live: dict[int, Any] = {}
 
     def forget(self, tensor: Any) -> None:
         """Do nothing: there are no tensors."""
+
+    def take_memory(self) -> tuple[list[Any], dict[int, tuple[int, int]]]:
+        """Return nothing: there is no memory of tensors."""
+        return [], {}
 
     def sweep(self) -> list[Token]:
         """Return no token: there are no tensors."""

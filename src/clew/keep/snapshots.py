@@ -18,7 +18,7 @@ from clew.events.statistics import Numbers, Statistics
 from clew.events.vocabulary import Payload, pack
 from clew.keep.device_statistics import done_after
 from clew.keep.fingerprints import fingerprint_of_bytes
-from clew.keep.statistics import memory_of, statistics_of_bytes
+from clew.keep.tensor_statistics import memory_of, statistics_of_bytes
 from clew.torch_compat import has_memory, is_transformed, is_zero_tensor, local_part, sparse_parts
 
 # Compressed sparse layouts, with the names of their two index parts.

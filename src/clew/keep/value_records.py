@@ -84,7 +84,7 @@ class ValueRecords:
                 self.kept.append((token, made))
             return token, made
         if self.keeper is None and self._make_keeper is not None:
-            self.keeper = self._make_keeper()  # with it `state_of` learns how to read tensors
+            self.keeper = self._make_keeper()
         token = self._token_of_content(value, (now or state_of(value)).content)
         if self.keeper is not None and level > KeepLevel.META:
             return token, self.keeper.keep(token, value, level)
@@ -135,12 +135,10 @@ class ValueRecords:
 
     def take_into(self, records: Records) -> None:
         """Move the records of values, and what was seen of their memory, into `records`."""
-        values, gone = self.tensors.values, self.tensors.gone
+        values = self.tensors.values
         records.values = values[:]
         del values[: len(records.values)]
-        records.gone = gone[:]
-        del gone[: len(records.gone)]
-        records.sizes, self.tensors.sizes = self.tensors.sizes, {}
+        records.gone, records.sizes = self.tensors.take_memory()
 
     def forget_all_but(self, surviving: list[Any]) -> None:
         """Forget tensors that are gone, once there are many; `surviving` has the other tokens."""

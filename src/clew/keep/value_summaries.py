@@ -3,7 +3,7 @@
 Comes in: a value and the statistics that were kept of it. Goes out: a `ValueSummary`. The text,
 length and equality that an object's class defines are never used: only what Python itself stores is
 read.
-Must not import torch: `keep.keeper` passes functions that read tensors to `learn`.
+Must not import torch: `keep` loads what reads tensors when there is one.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from clew import keep
 from clew.events.statistics import array_statistics
 from clew.events.watch_events import ARRAY, OTHER, TENSOR, ValueSummary
 from clew.keep import nesting
 from clew.keep.changes import ValueState, state_of
 from clew.keep.python_values import dtype_name
+from clew.program_errors import pass_on
 
 # Arrays with at most so many elements are shown with their elements.
 FEW = 12
@@ -26,27 +28,11 @@ _MOST_ITEMS = 64
 # Layouts and classes that need not be shown.
 _USUAL = (None, "strided", "Tensor", "Parameter")
 
-_small_tensor: list[Callable[[Any, int], Any]] = []
-_tensor_numbers: list[Callable[[Any, bool], Any]] = []
 # Computes all statistics of a value.
 Whole: TypeAlias = Callable[[], dict[str, Any] | None]
 # Takes a tensor, a function that computes all of its statistics or None, and whether to digest it.
 FastSummary: TypeAlias = Callable[[Any, Whole | None, bool], ValueSummary | None]
 _fast_summary: list[FastSummary] = [lambda tensor, whole, digest: None]
-
-
-def learn(small_tensor: Callable[[Any, int], Any], numbers: Callable[[Any, bool], Any]) -> None:
-    """Set the functions that read the elements of a small tensor and the statistics of any."""
-    _small_tensor[:] = [small_tensor]
-    _tensor_numbers[:] = [numbers]
-
-
-def _numbers_of(tensor: Any, digest: bool) -> dict[str, Any] | None:
-    if not _tensor_numbers:
-        # Loads torch, which is there if a tensor is; it calls `learn`.
-        from clew.keep import keeper  # noqa: F401
-    found: dict[str, Any] | None = _tensor_numbers[0](tensor, digest)
-    return found
 
 
 def set_fast_summary(summarize_array: FastSummary) -> None:
@@ -80,12 +66,12 @@ def summarize_array(value: Any, numbers: bool, digest: bool = False) -> ValueSum
         return found
     if not nesting.is_tensor(value):
         return summarize_leaf(value, state_of(value), array_statistics(value) if numbers else None)
-    return _tensor(value, state_of(value), _numbers_of(value, digest) if numbers else None)
+    return _tensor(value, state_of(value), keep.numbers(value, digest) if numbers else None)
 
 
 def tensor_numbers(tensor: Any) -> dict[str, Any] | None:
     """Compute all statistics of a tensor as it is now; None if its elements cannot be read."""
-    return _numbers_of(tensor, True)
+    return keep.numbers(tensor, True)
 
 
 def summarize_whole(tensor: Any, whole: Whole, now: ValueState) -> ValueSummary:
@@ -146,7 +132,7 @@ def _tensor(value: Any, now: ValueState, stats: dict[str, Any] | None) -> ValueS
         strided=stride is not None and not _is_contiguous(shape, stride),
         grad=bool(rest and rest[0]),
         stats=stats,
-        text=_small(lambda: _small_tensor[0](value, FEW), shape),
+        text=_small(lambda: keep.small_elements(value, FEW), shape),
         memory=now.memory,
     )
 
@@ -187,7 +173,8 @@ def _small(read: Callable[..., Any], shape: tuple[int, ...], *args: Any) -> str 
     try:
         elements = read(*args)
         return None if elements is None else _elements(elements)
-    except Exception:  # a tensor without elements, a dtype Python has no numbers for
+    except Exception as odd:  # a tensor without elements, a dtype Python has no numbers for
+        pass_on(odd)
         return None
 
 

@@ -15,10 +15,10 @@ from clew.address import nearest
 from clew.errors import ClewError
 from clew.events.vocabulary import ENGINES, LEVELS, VALUES
 from clew.request.limits import Limits, Schedule, schedule
+from clew.request.request import Request, request_of
 
 if TYPE_CHECKING:
     from clew.events.live_events import Listener
-    from clew.request.request import Request
 
 # About how many events are kept of a run of any length, unless all are asked for.
 LAST = 200_000
@@ -50,8 +50,6 @@ class RunOptions:
         self, name: str | None = None, out: str | None = None, live: Listener | bool = False
     ) -> Request:
         """Return what `clew.trace` is asked for; ClewError if an option has no meaning."""
-        from clew.request.request import request_of  # loads NumPy, which `clew --help` spares
-
         self.records_rank(0)
         limits = None if self.all else Limits(last=LAST)
         return request_of(

@@ -13,6 +13,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from clew import store
 from clew.store.storage import LocalStorage, is_url
 from clew.store.write.place import is_a_file, not_ours
 
@@ -40,9 +41,7 @@ def check_output(out: str | None) -> None:
     path = Path(out)
     if not path.is_dir():
         raise is_a_file(path)
-    from clew.store.write.claim import TRACE  # loads Arrow
-
-    if any(path.iterdir()) and not TRACE.is_one(LocalStorage(path)):
+    if any(path.iterdir()) and not store.TRACE.is_one(LocalStorage(path)):
         raise not_ours(path, "a trace")
 
 
@@ -65,16 +64,13 @@ def remove_oldest(home: Path) -> None:
 
     A run and what its children recorded, `train.clew` and `train.1.clew`, count one each.
     """
-    # These load Arrow, which a recording has loaded by now.
-    from clew.store.format.manifest import MANIFEST
-    from clew.store.write.claim import TRACE
-
     found = []
     for path in home.glob("*.clew"):
         with contextlib.suppress(OSError):
-            if path.is_dir() and not path.is_symlink() and TRACE.is_one(LocalStorage(path)):
-                found.append(((path / MANIFEST).stat().st_mtime_ns, path))
+            if path.is_dir() and not path.is_symlink() and store.TRACE.is_one(LocalStorage(path)):
+                found.append(((path / store.MANIFEST).stat().st_mtime_ns, path))
     for _, path in sorted(found, reverse=True)[_KEPT:]:
         with contextlib.suppress(OSError):
-            if TRACE.writer(path) is None and all(TRACE.owns(name) for name in os.listdir(path)):
+            is_ours = all(store.TRACE.owns(name) for name in os.listdir(path))
+            if is_ours and store.TRACE.writer(path) is None:
                 shutil.rmtree(path, ignore_errors=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import clew
 from clew.errors import ClewWarning
 from clew.events.model import SCHEMA
 from clew.events.number_text import bytes_text
@@ -90,9 +91,7 @@ class Recording:
                 warnings.simplefilter("ignore", ClewWarning)
             self._tracer.start()
         if self._options.guard:
-            from clew.session.guard import guard  # which most runs have no use for
-
-            self._guard = guard().__enter__()
+            self._guard = clew.guard().__enter__()
         path = self._tracer.path
         if path is not None and self._options.out is None and rank_and_size()[0] == 0:
             remove_oldest(Path(self._folder, HOME))

@@ -1,12 +1,13 @@
-"""Build the native engine for the running torch and Python: `clew build`.
+"""Build the libraries for the running torch and Python: `clew build`.
 
-In: the C++ files of `sources/`. Out: a folder with the library, see `library.py`. Everything is
+In: the C++ files of `sources/`. Out: a folder with each library, see `library.py`. Everything is
 made in a folder aside, tried in a process of its own and renamed into place, so several processes
 may build at once: the first one's library stays.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from clew.errors import BuildError
 from clew.native import target as targets
-from clew.native.compiling import ASIDE, WITHOUT, compile_sources, find_compiler, link
+from clew.native.compiling import ASIDE, CHANGED, WITHOUT, compile_sources, find_compiler, link
 from clew.native.library import (
     Root,
     Unusable,
@@ -32,12 +33,13 @@ from clew.native.library import (
 from clew.native.target import BuildTarget
 
 _DAY = 24 * 3600.0
-# Torch is loaded first, as the library finds torch's libraries by their names alone.
+# Torch is loaded first, as the native engine finds torch's libraries by their names alone.
 _TRIAL = """
 import sys
 from pathlib import Path
-sys.path[:] = sys.argv[2:]
-import torch
+sys.path[:] = sys.argv[3:]
+if sys.argv[2]:
+    import torch
 from clew.native.loading import open_library
 open_library(Path(sys.argv[1]))
 """
@@ -64,8 +66,35 @@ def build(
     Without `to` it comes where `load` looks for it: into the folder of CLEW_NATIVE if that is set,
     else into the user's cache. `tell` is called from several threads.
     """
+    return _build(_target, targets.SOURCES, to, tell)
+
+
+def build_tracing(
+    to: str | os.PathLike[str] | None = None, tell: Callable[[str], None] = lambda line: None
+) -> Built | None:
+    """Build the library that makes `clew.watch` fast, in the same way; None where none is needed.
+
+    Needs no torch.
+    """
+    if _tracing_target() is None:
+        return None
+    return _build(_tracing_target, targets.SOURCES / targets.TRACING, to, tell)
+
+
+def has_torch() -> bool:
+    """Return whether there is a torch to build the native engine for."""
+    return importlib.util.find_spec("torch") is not None
+
+
+def _build(
+    current: Callable[[], BuildTarget | None],
+    sources: Path,
+    to: str | os.PathLike[str] | None,
+    tell: Callable[[str], None],
+) -> Built:
     began = time.monotonic()
-    target = _target()
+    target = current()
+    assert target is not None
     root = _root(to)
     place = root.folder_of(target)
     new = not _works(root, target)
@@ -81,15 +110,17 @@ def build(
             made.mkdir()
             objects = (Path(aside) if root.shared else root.path) / "objects"
             objects.mkdir(mode=0o700, exist_ok=True)
-            compiled = compile_sources(compiler, targets.SOURCES, target, objects, tell)
-            link(compiler, compiled, made / file_name())
+            compiled = compile_sources(compiler, sources, target, objects, tell)
+            if current() != target:
+                raise BuildError(CHANGED)
+            link(compiler, compiled, target, made / file_name(target))
             tell("linked; loading it in a process of its own")
-            failure = _trial(made / file_name())
+            failure = _trial(made / file_name(target), target)
             if failure:
                 raise BuildError(f"what was built cannot be loaded. {WITHOUT}", failure)
             write_record(made, target, str(compiler))
             _put_in_place(made, place, root.folder_mode, broken)
-    return Built(target, root.path, place / file_name(), new, time.monotonic() - began)
+    return Built(target, root.path, place / file_name(target), new, time.monotonic() - began)
 
 
 def _target() -> BuildTarget:
@@ -103,6 +134,10 @@ def _target() -> BuildTarget:
         raise BuildError(f'{what}. Run: pip install "clew[torch]"') from None
 
 
+def _tracing_target() -> BuildTarget | None:
+    return None if targets.unsupported() else targets.tracing_target(targets.SOURCES)
+
+
 def _root(to: str | os.PathLike[str] | None) -> Root:
     try:
         return library_root(to)
@@ -113,14 +148,14 @@ def _root(to: str | os.PathLike[str] | None) -> Root:
 def _works(root: Root, target: BuildTarget) -> bool:
     """Return whether a library is there that may be loaded and can be."""
     try:
-        return not _trial(usable_library(root, target))
+        return not _trial(usable_library(root, target), target)
     except Unusable:
         return False
 
 
-def _trial(library: Path) -> str:
+def _trial(library: Path, target: BuildTarget) -> str:
     """Load a library in a process of its own; return what went wrong, empty if nothing did."""
-    command = (sys.executable, "-c", _TRIAL, str(library), *sys.path)
+    command = (sys.executable, "-c", _TRIAL, str(library), target.torch, *sys.path)
     done = subprocess.run(command, capture_output=True, text=True, errors="replace")
     if done.returncode < 0:
         return f"{done.stderr}the process that loaded it was ended by signal {-done.returncode}\n"

@@ -1,4 +1,4 @@
-"""Compile the C++ files of the native engine and link them, with the user's compiler.
+"""Compile the C++ files of a library and link them, with the user's compiler.
 
 In: a folder of sources, a `BuildTarget`, and a folder for objects. Out: a library, or a
 `BuildError` with what the compiler printed. Files that include torch's headers, which take most of
@@ -8,6 +8,7 @@ all that went into them, so that only what an edit concerns is compiled again.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shlex
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clew.errors import BuildError
-from clew.native.target import COMPILE_FLAGS, LINK_FLAGS, BuildTarget, digest
+from clew.native.target import COMPILE_FLAGS, BuildTarget, digest, texts_of
 
 # What a message ends with: a failed build is no reason to stop.
 WITHOUT = "Clew records without the native engine too, only slower"
@@ -62,6 +63,7 @@ def find_compiler() -> Compiler:
     raise BuildError(f"there is no C++ compiler (tried {tried}): {_INSTALL}. {WITHOUT}")
 
 
+CHANGED = "the sources were changed while they were compiled: run clew build again"
 _TORCH = re.compile(rb"^\s*#\s*include\s*<(ATen|c10|torch)/", re.MULTILINE)
 
 
@@ -76,15 +78,15 @@ def compile_sources(
     words = [
         *compiler.command,
         *COMPILE_FLAGS,
-        f"-D_GLIBCXX_USE_CXX11_ABI={int(target.cxx11_abi)}",
-        *(word for folder in include_folders() for word in ("-isystem", str(folder))),
+        *([f"-D_GLIBCXX_USE_CXX11_ABI={int(target.cxx11_abi)}"] if target.torch else []),
+        *(word for folder in include_folders(target) for word in ("-isystem", str(folder))),
     ]
     # Headers of Python and torch are told apart by their versions, without reading them.
     about = digest(compiler.version, target.torch, target.torch_git, target.python, *words)
     failed: dict[str, str] = {}
 
     def compile_unit(files: list[Path]) -> Path:
-        texts = [text for file in files for text in _texts(file)]
+        texts = [text for file in files for text in texts_of(file)]
         name = files[0].name if len(files) == 1 else f"{len(files)} files that use torch"
         stem = files[0].stem if len(files) == 1 else "torch"
         made = objects / f"{stem}-{digest(about, *texts)[:20]}.o"
@@ -101,6 +103,8 @@ def compile_sources(
             done = _run([*words, "-c", str(unit), "-o", str(partial)])
             if done.returncode:
                 failed[name] = done.stderr
+            elif texts != [text for file in files for text in texts_of(file)]:
+                failed[name] = f"{CHANGED}\n"
             else:
                 os.replace(partial, made)
         tell(f"{name}: {'failed' if done.returncode else 'compiled'}, {_since(began)}")
@@ -115,35 +119,39 @@ def compile_sources(
     return sorted(made)
 
 
-def link(compiler: Compiler, objects: Sequence[Path], library: Path) -> None:
+def link(compiler: Compiler, objects: Sequence[Path], target: BuildTarget, library: Path) -> None:
     """Link objects into a library that finds torch in the process that loads it."""
-    # Torch need not be there to import this module.
-    import torch
-
-    folder = Path(torch.__file__).parent / "lib"
-    words = [*compiler.command, *map(str, objects), f"-L{folder}", *LINK_FLAGS]
-    done = _run([*words, "-o", str(library)])
+    words = [*compiler.command, *map(str, objects)]
+    if target.torch:
+        words.append(f"-L{_folder_of('torch') / 'lib'}")
+    done = _run([*words, *target.link_flags, "-o", str(library)])
     if done.returncode:
         raise BuildError(f"{compiler} cannot link the native engine. {WITHOUT}", done.stderr)
 
 
-def include_folders() -> list[Path]:
+def include_folders(target: BuildTarget) -> list[Path]:
     """Return the folders of headers: Python's, torch's, and pyarrow's, which has xxhash.h."""
-    # Slow to import, and neither need be there to import this module.
-    import pyarrow
-    import torch
-
     python = Path(sysconfig.get_path("include"))
     if not (python / "Python.h").exists():
         raise BuildError(
             f"Python.h is not in {python}: install the headers of Python (Debian, Ubuntu: "
             f"apt install python3-dev; Fedora: dnf install python3-devel). {WITHOUT}"
         )
+    if not target.torch:
+        return [python]
     # What `torch.utils.cpp_extension.include_paths` returns, which needs setuptools.
-    headers = Path(torch.__file__).parent / "include"
-    arrow = Path(pyarrow.get_include())
+    headers = _folder_of("torch") / "include"
+    arrow = _folder_of("pyarrow") / "include"
     xxhash = arrow / "arrow" / "vendored" / "xxhash"
     return [python, headers, headers / "torch" / "csrc" / "api" / "include", arrow, xxhash]
+
+
+def _folder_of(package: str) -> Path:
+    """Return the folder of a package, without importing it."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise BuildError(f"there is no {package} here: run pip install {package}. {WITHOUT}")
+    return Path(spec.origin).parent
 
 
 def _units(files: list[Path]) -> list[list[Path]]:
@@ -151,22 +159,9 @@ def _units(files: list[Path]) -> list[list[Path]]:
 
     Those that use torch are one: most of the time goes into reading its headers.
     """
-    with_torch = [file for file in files if any(_TORCH.search(text) for text in _texts(file))]
+    with_torch = [file for file in files if any(_TORCH.search(text) for text in texts_of(file))]
     others = [[file] for file in files if file not in with_torch]
     return [with_torch, *others] if with_torch else others
-
-
-def _texts(file: Path) -> list[bytes]:
-    """Return the contents of a source and of every header of ours it includes, at any depth."""
-    found: dict[Path, bytes] = {}
-    waiting = [file]
-    while waiting:
-        path = waiting.pop()
-        if path not in found and path.is_file():
-            found[path] = path.read_bytes()
-            named = re.findall(rb'^\s*#\s*include\s*"([^"]+)"', found[path], re.MULTILINE)
-            waiting += [path.parent / os.fsdecode(name) for name in named]
-    return [part for path in sorted(found) for part in (path.name.encode(), found[path])]
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:

@@ -1,8 +1,8 @@
-"""Libraries of the native engine on disk: where they are, and whether one may be loaded.
+"""Libraries of C++ on disk: where they are, and whether one may be loaded.
 
     ~/.cache/clew/native/            or $XDG_CACHE_HOME/clew/native, or $CLEW_NATIVE
       <key of the target>/           renamed into place when it is whole
-        _clew_native.<suffix>.so
+        _clew_native.<suffix>.so   or _clew_tracing, which needs no torch
         build.json                   what it was built for, its checksum
       objects/                       compiled files, for the next build
 
@@ -24,7 +24,6 @@ from typing import Any, Literal
 from clew.events.digest import checksum
 from clew.native.target import BuildTarget
 
-NAME = "_clew_native"
 RECORD = "build.json"
 BUILD_COMMAND = "clew build"
 
@@ -85,9 +84,9 @@ def _home() -> Path:
         raise Unusable("not built", "this user has no home folder to look in", instead) from None
 
 
-def file_name() -> str:
+def file_name(target: BuildTarget) -> str:
     """Return the name of the library's file, with the suffix of this Python."""
-    return NAME + str(sysconfig.get_config_var("EXT_SUFFIX"))
+    return target.module + str(sysconfig.get_config_var("EXT_SUFFIX"))
 
 
 def usable_library(root: Root, target: BuildTarget) -> Path:
@@ -95,7 +94,7 @@ def usable_library(root: Root, target: BuildTarget) -> Path:
     folder = root.folder_of(target)
     if not folder.is_dir():
         raise _missing(root, target)
-    library, record = folder / file_name(), folder / RECORD
+    library, record = folder / file_name(target), folder / RECORD
     for path in (*root.own_folders, folder, library, record):
         check_owner(path)
     try:
@@ -133,7 +132,7 @@ def write_record(folder: Path, target: BuildTarget, compiler: str) -> None:
     facts = {
         "target": target.to_dict(),
         "compiler": compiler,
-        "checksum": checksum((folder / file_name()).read_bytes()),
+        "checksum": checksum((folder / file_name(target)).read_bytes()),
     }
     (folder / RECORD).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
@@ -144,7 +143,7 @@ def _missing(root: Root, target: BuildTarget) -> Unusable:
     others = [
         {name: (was, wanted[name]) for name, was in built.items() if was != wanted[name]}
         for built in _targets_built(root)
-        if built.keys() == wanted.keys()
+        if built.keys() == wanted.keys() and bool(built["torch"]) == bool(wanted["torch"])
     ]
     if not others:
         return Unusable("not built", f"it has not been built (there is none in {root.path})")

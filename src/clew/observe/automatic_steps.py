@@ -22,9 +22,15 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.optim.optimizer import Optimizer
 
-from clew.torch_compat import WRAPPED_CALL, current_autograd_node, is_jit_tracing
+from clew.torch_compat import (
+    OPTIMIZER_POST_HOOKS,
+    WRAPPED_CALL,
+    add_hook,
+    current_autograd_node,
+    is_jit_tracing,
+)
 
 _is_compiling = torch.compiler.is_dynamo_compiling
 
@@ -60,8 +66,8 @@ class AutomaticSteps:
         self._ran: dict[int, tuple[Callable[[], Any], bool]] = {}
         self._is_skipping = False
         self._is_exporting = False
-        self._enter: Enter | None = None
-        self._optimizers: Any = None
+        # Between `start` and `stop`: the number of the hook of optimizers, and `enter`.
+        self._started: tuple[int, Enter] | None = None
         self._forwards: Any = None
 
     def start(self, enter: Enter) -> None:
@@ -71,18 +77,16 @@ class AutomaticSteps:
         are installed too late for it.
         """
         if self._ended_after is None:
-            self._enter = enter
             self._threads = {get_ident()}
-            self._optimizers = register_optimizer_step_post_hook(self._stepped)
+            self._started = add_hook(OPTIMIZER_POST_HOOKS, self._stepped), enter
 
     def stop(self) -> None:
         """Remove all hooks."""
         self._is_skipping = False
-        self._enter = None
         self._unwatch()
-        if self._optimizers is not None:
-            self._optimizers.remove()
-            self._optimizers = None
+        if self._started is not None:
+            OPTIMIZER_POST_HOOKS.pop(self._started[0], None)
+            self._started = None
 
     def end(self) -> None:
         """Find no more steps: the program marks them itself. Those found so far stay."""
@@ -99,7 +103,7 @@ class AutomaticSteps:
 
     def skip(self, skips: bool) -> None:
         """Set whether steps are left out from here on: module calls are then hooked here."""
-        self._is_skipping = skips and self._optimizers is not None
+        self._is_skipping = skips and self._started is not None
         if self._is_skipping:
             self._watch()
         else:
@@ -111,7 +115,7 @@ class AutomaticSteps:
 
     def forward(self, module: nn.Module, hand_over: bool = True) -> None:
         """Begin a step if the last one is over; call it when an outermost module call begins."""
-        if self._optimizers is None or get_ident() not in self._threads:
+        if self._started is None or get_ident() not in self._threads:
             return
         if current_autograd_node() is not None:
             return  # a checkpoint recomputes what it has not saved
@@ -159,8 +163,8 @@ class AutomaticSteps:
             if not _is_outermost(frame):
                 return
             self.forward(module)
-            if not self._is_skipping and self._enter is not None:
-                self._enter(module, args, frame)
+            if not self._is_skipping and self._started is not None:
+                self._started[1](module, args, frame)
         except Exception as fault:
             self._on_fault(fault, "the end of a step")
 

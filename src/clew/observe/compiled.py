@@ -6,7 +6,9 @@ inside it, or inside a scripted module, is not seen, and coverage says so.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import re
 import sys
 import threading
 import warnings
@@ -25,6 +27,7 @@ from clew.program_errors import error_text, mark
 from clew.record.recorder import Recorder
 from clew.record.thread_state import FRAME, NAME, DirectCall, ThreadState
 from clew.torch_compat import (
+    COMPILED_CALL,
     GLOBAL_HOOKS,
     WRAPPED_CALL,
     around_compiling,
@@ -42,7 +45,14 @@ from clew.torch_compat import (
     next_autograd_number,
 )
 
-_EXTRA_CALL = "Using `torch.compile\\(module\\)` when there are global hooks"
+# The filter of warnings that leaves out what torch says of hooks of all modules.
+_EXTRA_CALL = (
+    "ignore",
+    re.compile("Using `torch.compile\\(module\\)` when there are global hooks", re.IGNORECASE),
+    Warning,
+    None,
+    0,
+)
 
 
 # Modules whose hooks Dynamo folds away in compiled code, but still guards on.
@@ -57,6 +67,10 @@ class CompiledGraph:
 
 
 _SUBJECT = CompiledGraph()
+
+
+def _ignore(module: nn.Module) -> None:
+    """Do nothing with a wrapper."""
 
 
 class CompiledSource:
@@ -80,7 +94,6 @@ class CompiledSource:
             self._recorder.modules.on_wrapper = self._on_wrapper
         if not is_dynamo_loaded():
             return  # nothing is compiled yet
-        compiled = any(map(is_compiled, self._recorder.modules.modules()))
         self._graphs = compiled_graph_count()
         self._undo.append(silence_extra_call())
         self._put_aside()
@@ -88,14 +101,18 @@ class CompiledSource:
             stance = torch.compiler.set_stance("force_eager")
             self._undo.append(functools.partial(stance.__exit__, None, None, None))
         else:
-            self._watch(load=compiled)
+            # To ask each module is slow, and of no use where something was compiled before.
+            is_loaded = compiled_graph_class(load=False) is not None
+            modules = self._recorder.modules
+            self._watch(not is_loaded and modules.any_compiled(is_compiled, COMPILED_CALL))
 
     def stop(self) -> None:
         """Undo what `start` did, and report what could not be seen."""
-        for undo in reversed(self._undo):
-            undo()
+        with contextlib.ExitStack() as stack:
+            for undo in self._undo:
+                stack.callback(undo)
         self._undo = []
-        self._recorder.modules.on_wrapper = lambda module: None
+        self._recorder.modules.on_wrapper = _ignore
         graphs = compiled_graph_count()
         if graphs and self._how == "opaque":
             self._say_unnamed()
@@ -158,9 +175,10 @@ class CompiledSource:
 class HooksAside:
     """Removes Clew's hooks while Dynamo compiles, so that the compiled code is valid without them.
 
-    Not if other threads have run modules, as they may do so meanwhile. `graphs` counts the graphs
-    compiled without hooks. The native engine would see the ops that Dynamo runs to find out about
-    shapes; it leaves out what runs on this thread meanwhile.
+    Not if other threads have run modules, as they may do so meanwhile. There are none where the
+    native engine follows calls without. `graphs` counts the graphs compiled without hooks. The
+    native engine would see the ops that Dynamo runs to find out about shapes; it leaves out what
+    runs on this thread meanwhile.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -168,40 +186,44 @@ class HooksAside:
         self._recorder = recorder
         self._threads = recorder.threads
         self._muted: int | None = None
-        self._before = 0
-        self._aside: list[dict[int, Any]] | None = None
+        # While Dynamo compiles without hooks: how many graphs there were, and the hooks.
+        self._before: int | None = None
+        self._aside: list[dict[int, Any]] = []
 
     def begin(self, *trigger: Any) -> None:
         thread = self._threads.by_ident.get(threading.get_ident())
-        if self._recorder.on_mute is not None and thread is not None and not thread.mute:
+        if self._threads.on_mute is not None and thread is not None and not thread.mute:
             self._muted = thread.index
-            self._recorder.on_mute(thread.index, True)
-        if self._aside is not None or set(self._threads.by_ident) - {threading.get_ident()}:
-            return
-        self._before = compiled_graph_count()
-        self._aside = [dict(hooks) for hooks in GLOBAL_HOOKS]
+            self._threads.on_mute(thread.index, True)
         numbers = [
             number
-            for hooks in self._aside
+            for hooks in GLOBAL_HOOKS
             for number, hook in hooks.items()
             if getattr(hook, "__module__", None) in _FOLDED
         ]
+        others = set(self._threads.by_ident) - {threading.get_ident()}
+        if self._before is not None or (numbers and others):
+            return
+        self._before = compiled_graph_count()
+        if numbers:
+            self._aside = [dict(hooks) for hooks in GLOBAL_HOOKS]
         for hooks in GLOBAL_HOOKS:
             for number in numbers:
                 hooks.pop(number, None)
 
     def end(self, *trigger: Any) -> None:
-        aside, self._aside = self._aside, None
+        aside, self._aside = self._aside, []
+        graphs, self._before = self._before, None
         muted, self._muted = self._muted, None
-        if muted is not None and self._recorder.on_mute is not None:
-            self._recorder.on_mute(muted, False)
-        if aside is None:
+        if muted is not None and self._threads.on_mute is not None:
+            self._threads.on_mute(muted, False)
+        if graphs is None:
             return
-        for hooks, before in zip(GLOBAL_HOOKS, aside, strict=True):
+        for hooks, before in zip(GLOBAL_HOOKS, aside, strict=False):
             since = {number: hook for number, hook in hooks.items() if number not in before}
             hooks.clear()
             hooks.update(before | since)
-        self.graphs += compiled_graph_count() - self._before
+        self.graphs += compiled_graph_count() - graphs
 
 
 def _region(path: str | None, why: str) -> Gap:
@@ -212,14 +234,16 @@ def _region(path: str | None, why: str) -> Gap:
 
 def silence_extra_call() -> Callable[[], None]:
     """Keep torch from warning the user of Clew's hooks; return a function that undoes this."""
-    before = list(warnings.filters)
-    warnings.filterwarnings("ignore", message=_EXTRA_CALL)
-    added = [entry for entry in warnings.filters if entry not in before]
+    # By `warnings.filterwarnings`, Python would forget which warnings it has shown already.
+    filters: list[Any] = warnings.filters  # type: ignore[assignment]
+    filters.insert(0, _EXTRA_CALL)
 
     def undo() -> None:
-        for entry in added:
-            if entry in warnings.filters:
-                warnings.filters.remove(entry)  # type: ignore[attr-defined]
+        # The program may be in a `warnings.catch_warnings` that has a copy of them.
+        current: list[Any] = warnings.filters  # type: ignore[assignment]
+        for one in [filters] if current is filters else [filters, current]:
+            if _EXTRA_CALL in one:
+                one.remove(_EXTRA_CALL)
 
     return undo
 

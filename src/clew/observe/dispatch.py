@@ -45,6 +45,7 @@ from clew.torch_compat import (
     function_mode_count,
     hide_from_dynamo,
     is_bare_alias,
+    is_collective,
     is_jit_tracing,
     nested_code,
     next_autograd_number,
@@ -408,7 +409,7 @@ class OpFacts:
 
     __slots__ = (
         "annotation", "base", "bases", "call", "counted", "detaches", "draws", "func",
-        "higher_order", "parts", "plain", "training", "watch", "writes",
+        "higher_order", "later", "parts", "plain", "training", "watch", "writes",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -428,6 +429,8 @@ class OpFacts:
         self.bases: list[int | None] = []
         # For a batch norm, the position of the flag that says whether it writes.
         self.training: int | None = None
+        # Whether it still writes when it has returned.
+        self.later = False
         # Whether the versions of what it wrote to have moved when it returns.
         self.counted = False
         if schema is not None:
@@ -469,6 +472,8 @@ class OpFacts:
                 for position, argument in enumerate(schema.arguments)
                 if argument.name in ("running_mean", "running_var")
             }
+        if is_collective(schema.name):
+            self.writes, self.later = {schema.arguments[0].name: 0}, True
         for result in schema.returns:
             names = result.alias_info.before_set if result.alias_info is not None else ()
             # A list of views does not say what it views: take the argument that may alias anything.
@@ -491,7 +496,8 @@ class OpFacts:
                 for name, value in given.items()
                 if value is not None
             } or None
-        except Exception:  # the error of the program matters more
+        except Exception as odd:  # the error of the program matters more
+            pass_on(odd)
             return None
 
     def result(
@@ -508,7 +514,11 @@ class OpFacts:
         outputs: dict[str, Any] = {}
 
         def write(tensor: Tensor) -> Token:
-            token = written[id(tensor)] = tensors.written(tensor, event, follows, self.counted)
+            if self.later:
+                token = tensors.written_later(tensor, event)
+            else:
+                token = tensors.written(tensor, event, follows, self.counted)
+            written[id(tensor)] = token
             return token
 
         writes = self.writes

@@ -17,9 +17,17 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from clew.keep.nesting import tensors_in
 from clew.machinery import MACHINERY
-from clew.torch_compat import forward_hooks, on_backward
+from clew.torch_compat import forward_hooks, on_backward, unobserved, without_modes
 
 _is_compiling = torch.compiler.is_dynamo_compiling
+
+
+def all_finite(tensors: list[Tensor]) -> bool:
+    """Return whether all elements of some tensors are finite; wait for an accelerator once."""
+    with unobserved(), torch.no_grad(), without_modes():
+        first = tensors[0].device
+        flags = [torch.isfinite(tensor).all().to(first) for tensor in tensors]
+        return bool(torch.stack(flags).all())
 
 
 class GuardPlaces:

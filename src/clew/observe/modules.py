@@ -1,7 +1,9 @@
-"""Record module calls with torch's global hooks.
+"""Record module calls with torch's global hooks, or by the native engine without any.
 
-Global hooks leave fused fast paths on, which per-module hooks switch off. Input: calls of
-`nn.Module`s. Output: module records, and notes for errors that no op saw.
+Global hooks leave fused fast paths on, which per-module hooks switch off. The native engine follows
+calls where nobody asks for more than these, and has hooks installed when it meets a call for which
+it needs them. Input: calls of `nn.Module`s. Output: module records, and notes for errors that no
+op saw.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from clew.callbacks.apply import Named
 from clew.events.vocabulary import RECOMPUTE
@@ -29,9 +30,11 @@ from clew.torch_compat import (
     CALL_FRAME,
     WRAPPED_CALL,
     StopRecomputation,
+    add_module_hooks,
     function_mode_count,
     is_jit_tracing,
     jit_state,
+    remove_module_hooks,
     set_jit_state,
 )
 
@@ -41,6 +44,18 @@ if TYPE_CHECKING:
 
 class NativeCalls(Protocol):
     """The open calls of each thread, kept by the native engine."""
+
+    def follow(self, function: Callable[..., Any], use_hooks: Callable[[], None]) -> bool:
+        """Record the calls that pass through `_call_impl`; return False if that cannot be done.
+
+        When one of them can only be recorded by hooks, it follows no more and calls `use_hooks`.
+        """
+
+    def unfollow(self) -> None:
+        """Record no more of these calls; the end of those that are open is still seen."""
+
+    def is_inside_call(self) -> bool:
+        """Return whether a module call is running, recorded or not."""
 
     def enter(self, module: nn.Module, args: tuple[Any, ...]) -> bool:
         """Record that a call begins; return False if only Python code can do that."""
@@ -85,38 +100,61 @@ class ModuleSource:
         native: NativeCalls | None,
     ) -> None:
         self._own = own
-        self.enter, self._leave = _hooks(
-            recorder, sees_ops, on_thread, on_idle, on_outermost, grads, named_values, self._own,
-            native,
+        self._native = native
+        self._gaps = recorder.gaps
+        # What Python code needs to record calls, and the hooks made of it.
+        self._parts = (
+            recorder, sees_ops, on_thread, on_idle, on_outermost, grads, named_values, own, native
         )  # fmt: skip
-        self._hooks: tuple[Callable[..., None], Callable[..., None]] = self.enter, self._leave
+        self._made: tuple[Callable[..., None], Callable[..., None]] | None = None
+        keeper = recorder.values.keeper
         asks_for_more = (
             grads is not None or named_values is not None or recorder.feed is not None
-            or recorder.values.keeps_every or not recorder.keeps_calls
+            or (keeper is not None and keeper.interest.keeps_calls) or not recorder.keeps_calls
         )  # fmt: skip
-        if native is not None and not asks_for_more:
-            self._hooks = _native_hooks(native, *self._hooks, recorder.gaps)
-        self._handles: list[Any] = []
+        self._has_native_hooks = native is not None and not asks_for_more
+        self._numbers: tuple[int, int] | None = None
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], frame: FrameType) -> None:
+        """Record that a call begins whose hooks run in a frame."""
+        self._hooks()[0](module, args, frame)
+
+    def _hooks(self) -> tuple[Callable[..., None], Callable[..., None]]:
+        """Return hooks that record calls by Python code; the native engine needs them for some."""
+        if self._made is None:
+            self._made = _hooks(*self._parts)
+        return self._made
 
     def start(self) -> None:
         """Record every module call of the process."""
-        self._handles = [
-            register_module_forward_pre_hook(self._hooks[0]),
-            register_module_forward_hook(self._hooks[1], always_call=True),
-        ]
+        native = self._native
+        # Of a module call that is running only Python code finds that it began.
+        if native is None or not self._has_native_hooks or native.is_inside_call():
+            self._numbers = add_module_hooks(*self._hooks())
+        elif not native.follow(nn.Module._call_impl, self._use_hooks):
+            self._use_hooks()
+
+    def _use_hooks(self) -> None:
+        """Have hooks tell the engine of calls from here on, as it cannot place one by itself."""
+        assert self._native is not None
+        self._numbers = add_module_hooks(*_native_hooks(self._native, self._hooks, self._gaps))
 
     def stop(self) -> None:
-        """Remove the hooks."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        """Remove what was installed."""
+        if self._native is not None:
+            self._native.unfollow()
+        if self._numbers is not None:
+            remove_module_hooks(*self._numbers)
+            self._numbers = None
         self._own.remove_all()
 
 
 def _native_hooks(
-    native: NativeCalls, enter: Callable[..., None], leave: Callable[..., None], gaps: Gaps
+    native: NativeCalls,
+    python_hooks: Callable[[], tuple[Callable[..., None], Callable[..., None]]],
+    gaps: Gaps,
 ) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Return hooks that have the native engine record calls; others are for `enter` and `leave`."""
+    """Return hooks that have the native engine record calls; others are for `python_hooks`."""
     is_compiling = torch.compiler.is_dynamo_compiling
     getframe = sys._getframe
     native_enter, native_leave = native.enter, native.leave
@@ -126,20 +164,19 @@ def _native_hooks(
         if is_compiling():
             return
         try:
-            # `enter` hides what Clew reads of a module from `torch.jit.trace`.
-            if not is_jit_tracing() and native_enter(module, args):
+            if native_enter(module, args):
                 return
         except Exception as fault:
             gaps.fault(fault, "a module call")
             return
-        enter(module, args, getframe(1))
+        python_hooks()[0](module, args, getframe(1))
 
     def ends(module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
         if is_compiling():
             return
         try:
             if not native_leave(module, args, result):
-                leave(module, args, result, getframe(1))
+                python_hooks()[1](module, args, result, getframe(1))
         except RecursionError:
             # Told of by the calls around this one, which have the room; torch would warn of it.
             return

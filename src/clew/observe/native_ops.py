@@ -10,14 +10,12 @@ import functools
 import sys
 import threading
 import weakref
-from collections.abc import Callable
 from types import CodeType, FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
 
-from clew.callbacks.apply import Named
 from clew.events.model import Gap
 from clew.events.vocabulary import FORWARD, OPTIMIZER, VALUES
 from clew.keep.native_values import NativeTensors
@@ -25,23 +23,41 @@ from clew.keep.nesting import describe
 from clew.machinery import MACHINERY
 from clew.observe.modules import NativeCalls
 from clew.observe.own_hooks import OwnHooks
-from clew.program_errors import error_text, mark
+from clew.program_errors import error_text, mark, raised_by_signal
 from clew.record.attributes import constant_settings, note_attributes
 from clew.record.gaps import Gaps
 from clew.record.module_registry import ModuleEntry, ModuleName
 from clew.record.recorder import Recorder
 from clew.record.stacks import STACKS, StackNode, functions_given
-from clew.record.thread_state import FRAME, ID, INPUTS, NO_FRAME, NODE, Call, ThreadState
+from clew.record.thread_state import FRAME, ID, INPUTS, NAME, NO_FRAME, NODE, Call, ThreadState
 from clew.stream.records import OPEN
-from clew.torch_compat import WRAPPED_CALL, StopRecomputation, hide_own_ops_by
+from clew.torch_compat import (
+    WRAPPED_CALL,
+    StopRecomputation,
+    hide_own_ops_by,
+    keep_from_dynamo,
+)
+
+if TYPE_CHECKING:
+    from clew.observe.native_asked import AskedOps
+
+
+class OutermostCalls(Protocol):
+    """Is told of module calls that are inside no other."""
+
+    def on_outermost(self, module: nn.Module) -> bool:
+        """Return whether a call that begins is recorded."""
+
+    def on_idle(self, thread: ThreadState, module: nn.Module) -> None:
+        """Note that a call has ended."""
 
 
 class NativeOps:
     """Records the ops of one recording; `native` is the module of the engine.
 
-    Without `sees_ops` it records module calls alone. `on_outermost` is called before a module call
-    inside no other is recorded, and returns whether to record it; `on_idle` when it has ended.
-    `values` is what is kept of every value; `named` gets the ops that callbacks ask for.
+    Without `sees_ops` it records module calls alone. `listener` is told of module calls inside no
+    other. `values` is what is kept of every value; `asked` gets the ops that
+    addresses name.
     """
 
     def __init__(
@@ -50,22 +66,18 @@ class NativeOps:
         recorder: Recorder,
         sees_ops: bool,
         values: str,
-        named: Named,
-        on_outermost: Callable[[nn.Module], bool],
-        on_idle: Callable[[ThreadState, nn.Module], None],
+        asked: AskedOps | None,
+        listener: OutermostCalls,
     ) -> None:
         self._recorder = recorder
         self._sees_ops = sees_ops
         self._main = 0
         tensors: NativeTensors = recorder.values.tensors
-        native.plain_classes(torch.Tensor, torch.nn.Parameter)
-        STACKS.on_let_go = native.forget_code
-        hide_own_ops_by(native.Hidden)
+        _prepare(native)
         self.own_hooks = OwnHooks()
         self._recording = tensors.recording = native.Recording(
-            Host(recorder, self.own_hooks, on_outermost, on_idle), list(MACHINERY.hidden_codes),
-            MACHINERY.call_frame, WRAPPED_CALL, not sees_ops or values != "meta",
-            recorder.buffer.batch_bits + 1,
+            Host(recorder, self.own_hooks, listener), MACHINERY.hidden_codes, MACHINERY.call_frame,
+            WRAPPED_CALL, not sees_ops or values != "meta", recorder.buffer.batch_bits + 1,
         )  # fmt: skip
         tensors.on_faults = functools.partial(_report, recorder.gaps)
         recorder.threads.state_of = functools.partial(NativeThreadState, self._recording)
@@ -77,12 +89,9 @@ class NativeOps:
             tensors.on_limit = budget.reached
             budget.on_give_back = self._recording.give_back
             budget.native_pending = self._recording.pending
-        if sees_ops and (named.interest.keeps_ops or named.interest.takes_ops):
-            from clew.observe.native_asked import AskedOps  # most traces ask for no op
-
-            asked = AskedOps(recorder, named)
+        if asked is not None:
             self._recording.ask_ops(asked.wants, asked.ran)
-        recorder.on_mute = self._recording.mute
+        recorder.threads.on_mute = self._recording.mute
         recorder.modules.use_native(native, self._recording)
         self.native: NativeCalls | None = self._recording
 
@@ -163,6 +172,10 @@ class NativeThreadState(ThreadState):
     def stack(self, calls: list[Call]) -> None:
         self._calls = calls
 
+    def release(self) -> None:
+        """Drop what is known of open calls."""
+        self._calls = self._calls[:1]
+
     def abandon_above(self, depth: int) -> None:
         """End the calls above some, whose ends were not seen."""
         calls = self.stack
@@ -176,30 +189,44 @@ class NativeThreadState(ThreadState):
 class Host:
     """What the engine asks Python for; each function is called with the GIL held."""
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        own_hooks: OwnHooks,
-        on_outermost: Callable[[nn.Module], bool],
-        on_idle: Callable[[ThreadState, nn.Module], None],
-    ) -> None:
-        # The recorder has the engine, which has this; and so have the observers.
+    def __init__(self, recorder: Recorder, own_hooks: OwnHooks, listener: OutermostCalls) -> None:
+        # The recorder has the engine, which has this; and so has the listener.
         self._recorder = weakref.ref(recorder)
-        self._on_outermost = _weak(on_outermost)
-        self._on_idle = _weak(on_idle)
+        self._listener = weakref.ref(listener)
         self.turn = recorder.buffer.turn
         self.waiting, self.failed = own_hooks.waiting, own_hooks.failed
 
     def outermost(self, module: nn.Module) -> bool:
         """Return whether a module call inside no other is recorded."""
-        found: bool = self._on_outermost(module)
-        return found
+        listener = self._listener()
+        return listener is not None and listener.on_outermost(module)
 
     def idle(self, module: nn.Module) -> None:
         """Tell that a module call inside no other has ended."""
+        recorder, listener = self._recorder(), self._listener()
+        if recorder is not None and listener is not None:
+            listener.on_idle(recorder.thread(), module)
+
+    def fault(self, exception: Exception, where: str) -> None:
+        """Report what failed in Clew; raise it again if a signal handler of the program did."""
         recorder = self._recorder()
         if recorder is not None:
-            self._on_idle(recorder.thread(), module)
+            recorder.gaps.fault(exception, where)
+
+    def failed_call(self, event: int, exception: BaseException) -> str | None:
+        """Return the text of an exception that leaves the innermost module call.
+
+        None for one that is no error, as it only ends a recomputation.
+        """
+        recorder = self._recorder()
+        assert recorder is not None
+        thread = recorder.thread()
+        call = thread.stack[-1]
+        assert call[ID] == event
+        call[NAME].entry.failed += 1  # type: ignore[union-attr]
+        if isinstance(exception, StopRecomputation):
+            return None
+        return recorder.failure(thread, call, exception)
 
     def names(self) -> None:
         """Make objects of the names of the model."""
@@ -304,11 +331,17 @@ class Host:
             mark(exception, recorder.threads.owner)
         return error_text(exception)
 
+    def interrupt(self, error: BaseException) -> BaseException | None:
+        """Return what of an exception is the program's own: a signal came while Clew's code ran."""
+        return raised_by_signal(error) if isinstance(error, Exception) else error
 
-def _weak(method: Any) -> Callable[..., Any]:
-    """Return a method that does not keep its object alive."""
-    found = weakref.WeakMethod(method)
-    return lambda *args: found()(*args)  # type: ignore[misc]
+
+@functools.cache
+def _prepare(native: Any) -> None:
+    """Tell the engine, once in a process, what all its recordings need."""
+    native.plain_classes(torch.Tensor, torch.nn.Parameter)
+    STACKS.on_let_go = native.forget_code
+    hide_own_ops_by(native.Hidden)
 
 
 def _packed(node: StackNode, is_direct: bool = False) -> int:
@@ -349,3 +382,7 @@ def _ops_not_recorded(thread: str) -> Gap:
         "those that began in its block; elsewhere only inside module calls",
         "open a clew.trace inside that thread",
     )
+
+
+# The engine calls these while compiled code runs as well.
+keep_from_dynamo((sys.modules[__name__],))

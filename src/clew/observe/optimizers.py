@@ -10,10 +10,11 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.optim.optimizer import Optimizer
 
+from clew.events.columns import Attributes
 from clew.record.attributes import changed, plain
-from clew.torch_compat import unobserved
+from clew.torch_compat import OPTIMIZER_PRE_HOOKS, add_hook, unobserved
 
 if TYPE_CHECKING:
     from clew.record.recorder import Recorder
@@ -28,17 +29,18 @@ class OptimizerSource:
         self._recorder = recorder
         self._optimizers: dict[int, tuple[Any, int, list[dict[str, Any]]]] = {}
         self._count = 0
-        self._handle: Any = None
+        # The number of the hook.
+        self._hook: int | None = None
 
     def start(self) -> None:
         """Install a hook that reads each optimizer before it makes a step."""
-        self._handle = register_optimizer_step_pre_hook(self._before_step)
+        self._hook = add_hook(OPTIMIZER_PRE_HOOKS, self._before_step)
 
     def stop(self) -> None:
         """Remove the hook."""
-        if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
+        if self._hook is not None:
+            OPTIMIZER_PRE_HOOKS.pop(self._hook, None)
+            self._hook = None
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         # First of all, so that Dynamo folds the whole hook away when it meets it.
@@ -50,8 +52,6 @@ class OptimizerSource:
             self._recorder.gaps.fault(fault, "the settings of an optimizer")
 
     def _look_at(self, optimizer: Optimizer) -> None:
-        from clew.events.columns import Attributes  # most traces see no step of an optimizer
-
         recorder = self._recorder
         if recorder.halted:
             return

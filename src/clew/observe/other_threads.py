@@ -16,6 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from clew.events.model import Gap
+from clew.observe.variables.user_code import is_library
 from clew.record.recorder import Recorder
 from clew.torch_compat import BUILTIN_MODULES
 
@@ -123,8 +124,6 @@ def _is_program_s(thread: threading.Thread) -> bool:
     """
     if isinstance(thread, threading._DummyThread):
         return False
-    from clew.observe.variables.user_code import is_library  # most programs have one thread
-
     began = getattr(thread, "_target", None) or type(thread).run
     module = str(getattr(began, "__module__", ""))
     package = module.partition(".")[0]

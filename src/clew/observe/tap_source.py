@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -13,11 +14,11 @@ from clew.callbacks.isolation import IsolatedCall
 from clew.events.model import Gap
 from clew.events.vocabulary import PREFIX, TAP, Label
 from clew.machinery import MACHINERY
-from clew.observe.taps import current_prefix, listen
+from clew.observe.taps import COMPILED_OPS, current_prefix, listen, unlisten
 from clew.record.recorder import Recorder
 from clew.record.thread_state import NAME, NODE
 from clew.request.callbacks import reducer
-from clew.torch_compat import is_compiling, is_dynamo_loaded
+from clew.torch_compat import is_compiling
 
 
 class TapSource:
@@ -33,20 +34,19 @@ class TapSource:
         self._named = named
         self._on_gap = on_gap
         self._isolated = IsolatedCall(recorder, on_gap)
-        self._end: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         """Record taps and prefixes from here on."""
         prefix = current_prefix()
         if prefix:
             self.prefixed(prefix)
-        # Where nothing can be compiled yet, they are learned when the first tap is.
-        paths = self.paths() if is_dynamo_loaded() else {}
-        self._end = listen(self, is_compiling, paths)
+        # Where no tap was compiled yet, they are learned when the first one is.
+        paths = self.paths() if COMPILED_OPS in sys.modules else {}
+        listen(self, is_compiling, paths)
 
     def stop(self) -> None:
         """Stop recording taps and prefixes."""
-        self._end()
+        unlisten(self)
 
     def tapped(
         self, name: str, value: Any, module: Any, reduce: Any, frame: FrameType | None

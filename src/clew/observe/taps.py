@@ -35,6 +35,8 @@ _own: ContextVar[tuple[ref[TapListener], ...]] = ContextVar("own_listeners", def
 _prefixes: list[str] = []
 # The paths of modules by their ids, for compiled code.
 _paths: dict[int, str] = {}
+# The module that is loaded when the first tap is compiled, and then learns these paths.
+COMPILED_OPS = "clew.observe.compiled_ops"
 
 
 def _is_compiling() -> bool:
@@ -131,10 +133,8 @@ def learn_paths() -> None:
         _paths.update(listener.paths())
 
 
-def listen(
-    listener: TapListener, is_compiling: Callable[[], bool], paths: dict[int, str]
-) -> Callable[[], None]:
-    """Report taps and prefixes to a listener; return a function that ends this.
+def listen(listener: TapListener, is_compiling: Callable[[], bool], paths: dict[int, str]) -> None:
+    """Report taps and prefixes to a listener, until `unlisten`.
 
     A listener that is added twice is called once per tap, until it was removed twice.
     """
@@ -142,16 +142,16 @@ def listen(
     _is_compiling = is_compiling
     _paths.update(paths)
     _listeners.append(listener)
-    this = ref(listener)
-    _own.set((this, *_own.get()))
+    _own.set((ref(listener), *_own.get()))
 
-    def end() -> None:
+
+def unlisten(listener: TapListener) -> None:
+    """Report nothing more to a listener; do nothing if it is none, as `listen` was interrupted."""
+    if listener in _listeners:
         _listeners.remove(listener)
-        own = list(_own.get())
-        if this in own:  # it may end in another thread or task
-            own.remove(this)
-            _own.set(tuple(own))
-        if not _listeners:
-            _paths.clear()
-
-    return end
+    own, this = list(_own.get()), ref(listener)
+    if this in own:  # it may end in another thread or task
+        own.remove(this)
+        _own.set(tuple(own))
+    if not _listeners:
+        _paths.clear()

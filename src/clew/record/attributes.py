@@ -9,8 +9,9 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from clew.events.columns import Attributes
+
 if TYPE_CHECKING:
-    from clew.events.columns import Attributes
     from clew.record.module_registry import ModuleEntry
 
 _PLAIN = (bool, int, float, complex, str, type(None))
@@ -74,8 +75,6 @@ def constant_settings(
 
 def settled(noted: list[Any]) -> list[Attributes]:
     """Return rows of what was noted: a module's plain attributes at first, then what changed."""
-    from clew.events.columns import Attributes  # which recording alone does without
-
     rows = []
     for one in noted:
         if isinstance(one, Attributes):

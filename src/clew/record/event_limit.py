@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,11 @@ from clew.stream.records import END, EVENT_FIELDS, EVENT_ROW, NativeRows
 
 
 class EventLimit:
-    """Counts events up to a limit."""
+    """Counts events up to a limit; `on_reached` is called when the recording ends at it."""
 
-    def __init__(self, most: float = math.inf) -> None:
+    def __init__(self, most: float, on_reached: Callable[[], None]) -> None:
         self.most = most
+        self.on_reached = on_reached
         self._recorded = 0
         # The newest event within the limit, once it was reached.
         self._newest = -1.0
@@ -66,7 +67,8 @@ class EventLimit:
         within = is_first[: len(rows)]
         self._recorded += int(within.sum())
         kept = rows[within | was_open]
-        return events, replace(native, events=kept.tobytes(), open_calls=open_calls.tobytes())
+        within_limit = native._replace(events=kept.tobytes(), open_calls=open_calls.tobytes())
+        return events, within_limit
 
     def within(self, events: list[Any]) -> list[Any]:
         """Return those of some events that are within the limit.

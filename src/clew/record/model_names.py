@@ -61,6 +61,7 @@ class ModelNames:
         self.tensors: list[TensorRow] = []
         # id of a tensor -> the row of its module, its attribute and its path
         self.by_id: dict[int, tuple[NameRow, str, str]] = {}
+        self.wrappers: list[weakref.ref[nn.Module]] = []
         # id of a module -> its first path
         self.paths: dict[int, str] = {}
         self.checked: Any = None
@@ -71,6 +72,8 @@ class ModelNames:
             self.paths.setdefault(id(module), path_of_it)
             cls = type(module).__name__
             row = NameRow(weakref.ref(module), path_of_it, parent, cls, number, wrapper)
+            if wrapper:
+                self.wrappers.append(row.ref)
             prefix = path_of_it + "." if path_of_it else ""
             for owned in (module._parameters, module._buffers):
                 is_parameter = owned is module._parameters
@@ -89,10 +92,9 @@ class ModelNames:
         counts: dict[int, int] = {}
         for row in self.rows:
             counts[row.number] = counts.get(row.number, 0) + 1
+        rows = [(r.ref, r.number, counts[r.number] == 1) for r in self.rows]
         try:
-            self.checked = native.Names(
-                [(r.ref, r.number, counts[r.number] == 1) for r in self.rows]
-            )
+            self.checked = native.Names(rows)
         except ValueError:
             return False
         return True

@@ -1,4 +1,4 @@
-"""Name modules and parameters: every module met, every path it has, every parameter it owns.
+"""Name modules: every module met, with every path it has.
 
 Input: modules. Output: `ModuleName`s, which records reference. Only weak references to modules are
 held.
@@ -9,18 +9,11 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from clew.record.model_names import (
-    WRAPPED,
-    ModelNames,
-    NameRow,
-    SizesOf,
-    is_wrapped,
-    names_known,
-    names_now,
-    walk,
-)
+from clew.record.model_names import WRAPPED, ModelNames, is_wrapped, names_now, walk
+from clew.record.native_names import NamingRecording, NativeNames
+from clew.record.tensor_names import TensorNames, path_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -66,183 +59,37 @@ class ModuleName:
         self.entry = entry
 
 
-# A module, the attribute that holds a parameter or buffer, and the path of that tensor.
-_TensorName: TypeAlias = tuple["ModuleEntry | NameRow", str, str]
-# The parameters or buffers of a module, by attribute.
-_Owned: TypeAlias = dict[str, Any]
-
-
-class TensorNames:
-    """Parameters and buffers of named modules: their paths, and how many elements they have."""
-
-    def __init__(self) -> None:
-        # id of a tensor -> its name, which holds while the module has the tensor
-        self.by_id: dict[int, _TensorName] = {}
-        # Further names of tensors that have several.
-        self._others: list[_TensorName] = []
-        # Called with tensors that got a name after they may have been recorded.
-        self.on_late: Callable[[Any], None] = lambda tensor: None
-        # Called with each tensor that gets a name.
-        self.on_name: Callable[[str, Any], None] | None = None
-        # Returns the number of elements of each parameter, None while it has no shape.
-        self.sizes_of: SizesOf = _sizes
-        self._parameters: list[tuple[str, int, int]] = []
-        # Path, owner, attribute and tensor of parameters that are to be counted.
-        self._unmeasured: list[tuple[str, ModuleName, str, Any]] = []
-        # Path, owner and attribute of parameters of lazy modules, which get a size at a call.
-        self._sizeless: list[tuple[str, ModuleName, str]] = []
-
-    def tensors(self) -> list[tuple[str, Any]]:
-        """Return every tensor that is still there, with each of its paths."""
-        found = []
-        for entry, attribute, path in [*self.by_id.values(), *self._others]:
-            module = entry.ref()
-            if module is not None:
-                owned = _owned(module, attribute)
-                found += [] if owned is None else [(path, owned)]
-        return found
-
-    def parameters(self) -> list[tuple[str, int, int]]:
-        """Return path, owner's name index and number of elements of each; shared ones once."""
-        pending, self._sizeless = self._sizeless, []
-        for path, name, attribute in pending:
-            module = name.entry.ref()
-            parameter = None if module is None else _owned(module, attribute)
-            if parameter is not None:
-                self._unmeasured.append((path, name, attribute, parameter))
-        self.measure()
-        return self._parameters
-
-    def add(
-        self, parameters: _Owned, buffers: _Owned, owner: ModuleName, is_new: bool, is_late: bool
-    ) -> None:
-        """Name the tensors that a module owns; count parameters only if the module `is_new`.
-
-        `is_late` says that they may have been recorded before.
-        """
-        # Flat: runs for every parameter of the model in every trace.
-        prefix = owner.path + "." if owner.path else ""
-        entry, by_id, on_name = owner.entry, self.by_id, self.on_name
-        if is_late:
-            for tensor in (*parameters.values(), *buffers.values()):
-                if tensor is not None:
-                    self.on_late(tensor)
-        for owned in (parameters, buffers) if buffers else (parameters,):
-            for attribute, tensor in owned.items():
-                if tensor is None:
-                    continue
-                path = prefix + attribute
-                known = by_id.get(id(tensor))
-                if known is not None and path_of(known, tensor) is not None:
-                    self._others.append((entry, attribute, path))
-                else:  # or a tensor with the same id that is gone
-                    by_id[id(tensor)] = (entry, attribute, path)
-                    if is_new and owned is parameters:
-                        self._unmeasured.append((path, owner, attribute, tensor))
-                if on_name is not None:
-                    on_name(path, tensor)
-
-    def adopt(self, model: ModelNames, names: list[ModuleName]) -> None:
-        """Name the tensors of a model whose modules have these names."""
-        for key, row, attribute, path, is_parameter, size in model.tensors:
-            name = names[row]
-            if key in self.by_id:
-                self._others.append((name.entry, attribute, path))
-            else:
-                self.by_id[key] = (name.entry, attribute, path)
-                if is_parameter and size is None:
-                    self._sizeless.append((path, name, attribute))
-                elif is_parameter and size is not None:
-                    self._parameters.append((path, name.index, size))
-            module = name.entry.ref() if self.on_name is not None else None
-            if module is not None and self.on_name is not None:
-                self.on_name(path, _owned(module, attribute))
-
-    def measure(self) -> None:
-        """Count the parameters that were named since the last call; until then they are held."""
-        found, self._unmeasured = self._unmeasured, []
-        sizes = self.sizes_of([parameter for _, _, _, parameter in found])
-        for (path, owner, attribute, _), size in zip(found, sizes, strict=True):
-            if size is None:
-                self._sizeless.append((path, owner, attribute))
-            else:
-                self._parameters.append((path, owner.index, size))
-
-
-def path_of(name: _TensorName, tensor: Any) -> str | None:
-    """Return the path of a tensor that had this name, None if its module has another by now."""
-    entry, attribute, path = name
-    module = entry.ref()
-    return path if module is not None and _owned(module, attribute) is tensor else None
-
-
-def _sizes(parameters: list[Any]) -> list[int | None]:
-    return [int(parameter.numel()) for parameter in parameters]
-
-
-def _owned(module: nn.Module, attribute: str) -> Any:
-    """Return the parameter or buffer of a module, None if it has none of this name."""
-    # The dictionaries of a scripted module have no `get`.
-    parameters = module._parameters
-    if attribute in parameters:
-        return parameters[attribute]
-    buffers = module._buffers
-    return buffers[attribute] if attribute in buffers else None  # noqa: SIM401
-
-
 class GivenModel:
     """A model whose names a recording uses; `names` are there once one was asked for."""
 
-    __slots__ = ("cls", "names", "path", "ref")
+    __slots__ = ("cls", "names", "path", "ref", "waits")
 
     def __init__(self, model: nn.Module, path: str) -> None:
         self.path = path
         self.cls = type(model).__name__
         self.ref = weakref.ref(model)
         self.names: list[ModuleName] = []
+        # Whether nobody has begun to name its modules.
+        self.waits = True
 
     def module(self) -> nn.Module | None:
         """Return the model, or the one that has its name now; None if both are gone."""
         return self.names[0].entry.ref() if self.names else self.ref()
 
 
-class NativeNames(Protocol):
-    """The recording of the native engine, which refers to the names of a model by their rows."""
-
-    def offer_names(self, names: Any) -> None:
-        """Use the names that an earlier recording has found, if the model is as it was."""
-
-    def used_names(self) -> Any:
-        """Return the names that are used and were not made objects yet, or None."""
-
-    def named(self, names: Any, objects: list[ModuleName]) -> None:
-        """Take the objects that were made of names."""
-
-    def renamed(self, row: int) -> None:
-        """Ask which name is meant at each call of a module: it has got another one."""
-
-    def has_calls(self) -> bool:
-        """Return whether any module was called."""
-
-
 class ModuleTable:
     """Every module met, by identity, with every name it has."""
 
     def __init__(self) -> None:
-        # The native engine and its recording, if it records module calls.
-        self._native: tuple[Any, NativeNames] | None = None
-        # What the recording was offered.
-        self._offered: ModelNames | None = None
+        # There is one if the native engine records module calls.
+        self._native: NativeNames | None = None
         self._names: list[ModuleName] = []
         # The models given get their names when one is first asked for: many blocks run none.
         self.models: list[GivenModel] = []
-        self._unnamed: list[GivenModel] = []
         self._is_named = True
         self._naming = threading.RLock()
         self.owned = TensorNames()
         self._entries: dict[int, ModuleEntry] = {}
-        # Finds the entry of a module by its id, quickly; of one that has no name yet there is none.
-        self.entry_of = self._entries.get
         self._entry_count = 0
         # Called with each wrapper met around a module that was already known.
         self.on_wrapper: Callable[[nn.Module], None] = lambda module: None
@@ -250,8 +97,8 @@ class ModuleTable:
         self.on_module: Callable[[str, Any], None] | None = None
         # The classes of all modules that have a name.
         self.classes: set[type] = set()
-        self._root_names: dict[str, int] = {}
-        self._unowned: dict[tuple[str, int], str] = {}
+        # Paths of modules that no other owns, by class; each with the call site that it names.
+        self._unowned: dict[str, dict[str, int]] = {}
         # True once modules may have been deleted.
         self._started = False
 
@@ -274,11 +121,14 @@ class ModuleTable:
         self.name_given()
         return self._entries
 
+    @property
+    def entry_of(self) -> Callable[[int], ModuleEntry | None]:
+        """Return what finds the entry of a module by its id, None while it has no name."""
+        return self._entries.get
+
     def give(self, model: nn.Module, path: str) -> None:
         """Use the names of a model and of everything inside it."""
-        given = GivenModel(model, path)
-        self.models.append(given)
-        self._unnamed.append(given)
+        self.models.append(GivenModel(model, path))
         self._is_named = False
 
     def give_late(self, model: nn.Module, path: str) -> None:
@@ -289,50 +139,49 @@ class ModuleTable:
         known = len(self._names)
         self.register(model, path)
         given.names = self._names[known:]
+        given.waits = False
         self.models.append(given)
 
-    def use_native(self, engine: Any, recording: NativeNames) -> None:
+    def use_native(self, engine: Any, recording: NamingRecording) -> None:
         """Have the native engine use the names of the model given that earlier recordings found."""
-        self._native = engine, recording
-        if len(self.models) == 1:
-            given = self.models[0]
-            model = given.ref()
-            self._offered = None if model is None else names_known(model, given.path)
-            if self._offered is not None:
-                recording.offer_names(self._offered.checked)
+        self._native = NativeNames(engine, recording, self.models)
 
-    def modules(self) -> list[nn.Module]:
-        """Return the modules of the models given, without making objects of their names."""
+    def any_compiled(self, is_compiled: Callable[[nn.Module], bool], compiled_call: str) -> bool:
+        """Return whether a module of the models given is compiled, as `is_compiled` says.
+
+        That is the case for a wrapper, and for a module that sets the attribute `compiled_call`.
+        """
         known = self._known()
         if known is None:
             refs = [name.entry.ref for name in self.names]
+        elif known.checked.any_sets(compiled_call):
+            return True
         else:
-            refs = [row.ref for row in known.rows]
-        return [module for ref in refs if (module := ref()) is not None]
+            refs = known.wrappers
+        return any(is_compiled(module) for ref in refs if (module := ref()) is not None)
 
     def has_run(self, given: GivenModel) -> bool:
         """Return whether a model given, or a module inside it, was called."""
         if self._native is not None and self._used() is not None:
-            return self._native[1].has_calls()
+            return self._native.recording.has_calls()
         return any(name.entry.calls for name in given.names)
 
     def _known(self) -> ModelNames | None:
         """Return names that hold and have no objects yet."""
-        offered = None if self._is_named else self._offered
-        return offered if offered is not None and offered.checked.is_same() else None
+        return None if self._is_named or self._native is None else self._native.unchanged()
 
     def _used(self) -> ModelNames | None:
         """Return the names that the native engine uses and that have no objects yet."""
-        if self._is_named or self._offered is None or self._native is None:
-            return None
-        return None if self._native[1].used_names() is None else self._offered
+        return None if self._is_named or self._native is None else self._native.used()
 
     def name_given(self) -> None:
         """Name the models that were given; other threads wait until all have names."""
         if self._is_named:
             return
         with self._naming:
-            pending, self._unnamed = self._unnamed, []
+            pending = [given for given in self.models if given.waits]
+            for given in pending:
+                given.waits = False
             for given in pending:
                 known = len(self._names)
                 self._name(given)
@@ -347,13 +196,12 @@ class ModuleTable:
             if model is not None:
                 self.register(model, given.path)
             return
-        engine, recording = self._native
         if used is None and model is not None:
-            used = names_now(model, given.path, self.owned.sizes_of, engine)
+            used = names_now(model, given.path, self.owned.sizes_of, self._native.engine)
         if used is not None:
-            self._adopt(used, recording if len(self.models) == 1 else None)
+            self._adopt(used, self._native.recording if len(self.models) == 1 else None)
 
-    def _adopt(self, model: ModelNames, recording: NativeNames | None) -> None:
+    def _adopt(self, model: ModelNames, recording: NamingRecording | None) -> None:
         """Make objects of the names of a model; `recording` gets them, if it is the only model."""
         by_number: dict[int, ModuleEntry] = {}
         entries: dict[int, ModuleEntry] = {}
@@ -456,10 +304,11 @@ class ModuleTable:
             return self._entries[id(module)].names[0]
         cls = type(module).__name__
         # A temporary module made anew on every pass keeps the name of its call site.
-        path = self._unowned.get((cls, place))
+        paths = self._unowned.setdefault(cls, {})
+        path = next((path for path, at in reversed(paths.items()) if at == place), None)
         if path is None or self._heir(path, cls) is None:
-            count = self._root_names[cls] = self._root_names.get(cls, 0) + 1
-            path = self._unowned[cls, place] = cls if count == 1 else f"{cls}#{count}"
+            path = f"{cls}#{len(paths) + 1}" if paths else cls
+            paths[path] = place
         self.register(module, path)
         return self._entries[id(module)].names[0]
 
@@ -498,7 +347,7 @@ class ModuleTable:
         entry.names.append(name)
         names.append(name)
         if self._native is not None and len(entry.names) == 2:
-            self._native[1].renamed(entry.names[0].index)
+            self._native.recording.renamed(entry.names[0].index)
         if self.on_module is not None:
             self.on_module(path, module)
         if parameters or buffers:

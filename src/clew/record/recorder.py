@@ -19,6 +19,7 @@ from clew.keep.value_records import ValueRecords
 from clew.program_errors import error_text, is_marked, mark, unmark
 from clew.record.event_buffer import EventBuffer
 from clew.record.event_limit import EventLimit
+from clew.record.foreign import Foreign
 from clew.record.gaps import TOO_DEEP, Gaps
 from clew.record.module_registry import ModuleTable
 from clew.record.stacks import STACKS, Position, StackNode
@@ -79,15 +80,11 @@ class Recorder:
         self.gaps = gaps
         self.buffer = EventBuffer(min(most_events, batch))
         self.keeps_calls = keeps_calls
-        self.threads = ThreadStates(self)
+        self.threads = ThreadStates(self, on_direct)
         # Reports calls and events while the program runs, if there is a listener.
         self.feed: LiveFeed | None = None
         self.halted = False
-        self._limit = EventLimit(most_events)
-        self._on_halt = on_halt
-        self.on_direct = on_direct
-        # Called with the index of a thread that is not to be recorded, or is to be again.
-        self.on_mute: Callable[[int, bool], None] | None = None
+        self._limit = EventLimit(most_events, on_halt)
         # The addresses that they have met.
         self.met_by_workers: set[str] = set()
         # Held from the first token of a named value to its event, so that no hand-over comes
@@ -202,8 +199,6 @@ class Recorder:
 
     def adopt(self, batch: Batch, source: str, process: str) -> None:
         """Take over a batch that another process recorded; `source` identifies the process."""
-        from clew.record.foreign import Foreign  # which only programs with workers need
-
         if not self.halted:
             ids = [next(self.buffer.ids) for _ in batch.columns["id"]]
             self.buffer.foreign.append(
@@ -248,14 +243,15 @@ class Recorder:
                 records.open_calls = self.threads.open_calls(admitted)
             self._taker.take(records)
         if ends:
-            self._on_halt()
+            self._limit.on_reached()
 
     def _take(self) -> Records:
         # Values last: an event is appended only after its values, and what is kept of a value only
         # after the value, so none of them can be missing.
         kept, size = self.values.take_kept()
         events, attributes = self.buffer.take()
-        held = [t.number for t in tokens_in(self.threads.given()) if type(t) is NumberedToken]
+        given = self.threads.given()
+        held = [t.number for t in tokens_in(given) if type(t) is NumberedToken] if given else []
         events, native = self._limit.first_ended(events, self.values.take_native(held))
         events = self._limit.within(events)
         records = Records(events, [], kept, attributes=attributes, native=native)

@@ -14,16 +14,14 @@ import linecache
 import os
 from collections.abc import Callable, Iterable, Sequence
 from types import CodeType, FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
+from clew.events.columns import Place
 from clew.events.model import Source
 from clew.events.notebook_cells import file_of, shown_file
 from clew.events.vocabulary import FORWARD, OPTIMIZER
 from clew.frame_locals import some_locals
 from clew.machinery import MACHINERY
-
-if TYPE_CHECKING:
-    from clew.events.columns import Place
 
 # File, function, line, last line, column, last column.
 Position: TypeAlias = tuple[str, str, int, int, int, int]
@@ -133,7 +131,10 @@ class StackTree:
         while traceback is not None:
             code = traceback.tb_frame.f_code
             # Every frame up to that of the call itself is machinery.
-            steps = [] if code is MACHINERY.call_frame else [*steps, (code, traceback.tb_lasti)]
+            if code is MACHINERY.call_frame:
+                steps = []
+            elif id(code) not in MACHINERY.hidden:
+                steps.append((code, traceback.tb_lasti))
             traceback = traceback.tb_next
         for code, lasti in steps:
             base = self.child(base, code, lasti)
@@ -240,8 +241,6 @@ def lines_of(node: StackNode) -> tuple[Source, ...]:
 
 def place_of(node: StackNode, parent: int) -> Place:
     """Return the row of a node; `parent` is the row of the node above it."""
-    from clew.events.columns import Place  # which recording alone does without
-
     site = node.site or _site(node)
     if site is None:
         return Place(parent, "", "", 0, 0, 0, 0, True, node.phase, node.thread)

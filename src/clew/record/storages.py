@@ -21,7 +21,7 @@ def outside_memory(number: int) -> int:
     return 2 * number
 
 
-class Memory:
+class LiveMemory:
     """The size of the memory of live tensors, and the references that are told when it is freed."""
 
     def __init__(self) -> None:

@@ -84,10 +84,16 @@ class DirectCall:
 
 
 class ThreadStates:
-    """The state of each thread of one recorder, and the names of all threads and processes."""
+    """The state of each thread of one recorder, and the names of all threads and processes.
 
-    def __init__(self, recorder: Recorder) -> None:
+    `on_direct` is called before an outermost module call is recorded that went past the hooks.
+    """
+
+    def __init__(self, recorder: Recorder, on_direct: Callable[[nn.Module], None]) -> None:
         self._recorder = recorder
+        self.on_direct = on_direct
+        # Called with the index of a thread that is not to be recorded, or is to be again.
+        self.on_mute: Callable[[int, bool], None] | None = None
         # Marks exceptions and frames as recorded here. A separate object, so that the marks keep
         # nothing else alive.
         self.owner = object()
@@ -109,7 +115,8 @@ class ThreadStates:
         if thread is None:
             thread = self.by_ident[ident] = self.state_of(self._recorder, len(self.names), boundary)
             self.names.append(thread.name)
-            thread.set_mute(self._recorder.halted)
+            if self._recorder.halted:
+                thread.set_mute(True)
         return thread
 
     def of_process(self, name: str) -> int:
@@ -142,7 +149,7 @@ class ThreadStates:
 
     def given(self) -> list[Any]:
         """Return the arguments of open calls, as tokens."""
-        return [[call[INPUTS], call[NAMED]] for thread in self for call in thread.stack]
+        return [[call[INPUTS], call[NAMED]] for thread in self for call in thread.stack[1:]]
 
     def end_all(self) -> None:
         """Record every open call as one whose end was not seen."""
@@ -177,8 +184,9 @@ class ThreadState:
     def set_mute(self, mute: bool) -> None:
         """Record nothing of this thread, or record it again."""
         self.mute = mute
-        if self.recorder.on_mute is not None:
-            self.recorder.on_mute(self.index, mute)
+        on_mute = self.recorder.threads.on_mute
+        if on_mute is not None:
+            on_mute(self.index, mute)
 
     @property
     def outermost(self) -> nn.Module | None:
@@ -195,14 +203,14 @@ class ThreadState:
         """Return the stack node of a frame and the id of the module call it runs in."""
         top = self.stack[-1]
         target = top[FRAME]
-        call_frame = MACHINERY.call_frame
+        call_frame, wrapped_call = MACHINERY.call_frame, MACHINERY.wrapped_call
         key: list[int] = []
         walker = frame
         while id(walker) != target:
             if walker is None:
                 return self._search(frame)
             code = walker.f_code
-            if code is call_frame:
+            if code is call_frame or code is wrapped_call:
                 return self._search(frame)
             # Faster than to extend it by both.
             key.append(id(code))
@@ -224,7 +232,8 @@ class ThreadState:
                 self.abandon_above(0)
                 self.stack[0] = _outside(self.stack[0][NODE], NO_FRAME)
                 break
-            if frame.f_code is MACHINERY.call_frame and self.reopen(id(frame)):
+            is_call = frame.f_code in (MACHINERY.call_frame, MACHINERY.wrapped_call)
+            if is_call and self.reopen(id(frame)):
                 break
             if id(frame.f_code) not in MACHINERY.hidden:
                 frames.append(frame)
@@ -297,7 +306,7 @@ class ThreadState:
         """Record a call that went past the hooks, with its arguments."""
         recorder = self.recorder
         if parent < 0:
-            recorder.on_direct(module)
+            recorder.threads.on_direct(module)
         name = recorder.modules.name_of(module, caller, place.index)
         given = describe(arguments, recorder.values.tensors.known)
         event = next(recorder.buffer.ids)

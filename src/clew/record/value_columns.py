@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from clew import record
 from clew.events.columns import VALUE_COLUMNS, Ints
 from clew.record.record_tables import RecordTables
-from clew.record.storages import Memory, outside_memory, own_memory
+from clew.record.storages import LiveMemory, outside_memory, own_memory
 from clew.stream.records import SAME, VALUE_FIELDS, NumberedToken, Records, Token, tokens_in
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class ValueColumns:
 
     def __init__(self, tables: RecordTables) -> None:
         self._tables = tables
-        self._memory = Memory()
+        self._memory = LiveMemory()
         # Columns of the batch that is being made, but for values of the native engine, which come
         # first; and how many values came before all of these.
         self.columns: dict[str, list[int]] = {}
@@ -141,9 +142,7 @@ class ValueColumns:
     def native_numbers(self) -> NativeNumbers:
         """Return the numbers that rows and values of the native engine have here."""
         if self._native_numbers is None:
-            from clew.record.native_rows import NativeNumbers  # which loads torch
-
-            self._native_numbers = NativeNumbers(self._tables)
+            self._native_numbers = record.NativeNumbers(self._tables)
         return self._native_numbers
 
     def number(self, token: Token) -> int | None:

@@ -13,7 +13,7 @@ from clew.analysis.diff.noise import Noise, noise_of_runs
 from clew.errors import ClewError
 from clew.replay.model_state import unchanged
 from clew.replay.perturbing import perturb
-from clew.replay.recording import check_enabled, run_of
+from clew.replay.recorded_runs import check_enabled, run_of
 from clew.run.run import Run
 
 

@@ -17,9 +17,9 @@ from torch import nn
 
 from clew.errors import ClewError
 from clew.replay.model_state import unchanged
-from clew.replay.nested import changed, own_copy, tensors_in
+from clew.replay.nested_tensors import changed, own_copy, tensors_in
 from clew.replay.random_state import RandomState
-from clew.replay.recording import VALUES, recorded
+from clew.replay.recorded_runs import VALUES, recorded
 from clew.run.run import Run
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clew.replay.nested import changed, tensors_in
+from clew.replay.nested_tensors import changed, tensors_in
 
 # From the widest to the narrowest.
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)

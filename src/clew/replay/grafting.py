@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from clew.replay.calling import Call
-from clew.replay.nested import changed, floats_in
+from clew.replay.nested_tensors import changed, floats_in
 
 # Tensors of more dimensions are not turned: there would be too many ways.
 _MOST_DIMENSIONS = 5

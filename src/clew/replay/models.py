@@ -26,7 +26,7 @@ from clew.replay.casting import Precision, cast_copy, floats_of, precision_of
 from clew.replay.confirming import Grafts
 from clew.replay.model_state import unchanged
 from clew.replay.random_state import random_state
-from clew.replay.recording import check_enabled
+from clew.replay.recorded_runs import check_enabled
 from clew.replay.rounding import rounding_divergence
 from clew.replay.tables import merged, table_noise
 from clew.run.run import Run

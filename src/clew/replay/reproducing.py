@@ -11,7 +11,7 @@ from clew.analysis.diff.divergence import Diff
 from clew.analysis.diff.reruns import diff_reruns
 from clew.errors import ClewError
 from clew.replay.random_state import random_state
-from clew.replay.recording import check_enabled, run_of
+from clew.replay.recorded_runs import check_enabled, run_of
 
 
 def determinism(fn: Callable[[], object], n: int = 2) -> Diff:

@@ -19,7 +19,7 @@ from clew.events.vocabulary import MODULE
 from clew.replay.calling import Call
 from clew.replay.casting import Precision, cast_copy, dtype_of
 from clew.replay.grafting import error_of
-from clew.replay.nested import changed, floats_in
+from clew.replay.nested_tensors import changed, floats_in
 from clew.run.event import Event
 from clew.run.run import Run
 

@@ -177,11 +177,11 @@ class Interest:
 
     def of_module(self, name: NameOfModule) -> ModuleInterest:
         """Return what is wanted of the calls of a module."""
-        return self._modules.of(name)
+        return self._modules.of(name) if self.asked else _NO_CALLS
 
     def of_op(self, op: Any) -> OpInterest:
         """Return what is wanted of an op, whose text is its name."""
-        return self._ops.of(op)
+        return self._ops.of(op) if self.asked else _NO_OPS
 
     def of_tensor(self, path: str) -> list[Address]:
         """Return the addresses, each with a role, that name a parameter or buffer."""
@@ -189,6 +189,8 @@ class Interest:
 
     def of_label(self, label: Label) -> tuple[Asked, ...]:
         """Return what names a variable, tap or gradient, or what was made of one."""
+        if not self.asked:
+            return ()
         found = self._of_label.get(label)
         if found is None:
             test = is_named if label.stage is None else is_made_of
@@ -197,12 +199,20 @@ class Interest:
         return found
 
 
+_NO_CALLS = ModuleInterest((), (), (), (), ())
+_NO_OPS = OpInterest((), (), ())
+# Of most traces; nothing is ever noted in it, as it has no address.
+_NOTHING = Interest()
+
+
 def interest_of(request: Request, is_variable: Callable[[Address], bool]) -> Interest:
     """Compile the addresses of a request.
 
     `is_variable` says of an address that it can name a variable alone, so that no call keeps data
     for it.
     """
+    if not (request.capture or request.followed):
+        return _NOTHING
     keeps_calls = request.level != "values"
     callbacks = Callbacks() if request.gather is not None or not keeps_calls else None
     with_callbacks = [Asked(a, callbacks=c, records=True) for a, c in request.followed.values()]

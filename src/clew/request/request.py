@@ -6,6 +6,7 @@ write instead.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -70,19 +71,6 @@ class Request:
         )
 
 
-def engine_of_environment() -> str:
-    """Return the engine that CLEW_ENGINE names, "auto" if it is not set."""
-    named = os.environ.get("CLEW_ENGINE") or "auto"
-    if named not in ENGINES:
-        raise ClewError(f"CLEW_ENGINE={named!r} is not one of {', '.join(ENGINES)}")
-    return named
-
-
-def is_disabled() -> bool:
-    """Return whether CLEW_DISABLE switches all recording off."""
-    return os.environ.get("CLEW_DISABLE", "0") not in ("", "0")
-
-
 def request_of(
     level: str,
     values: str,
@@ -101,15 +89,16 @@ def request_of(
     engine: str,
 ) -> Request:
     """Check the arguments of `clew.trace`."""
-    for what, given, allowed in (
-        ("level", level, LEVELS),
-        ("values", values, VALUES),
-        ("compiled", compiled, COMPILED),
-        ("engine", engine, ENGINES),
-    ):
-        if given not in allowed:
-            options = ", ".join(repr(option) for option in allowed)
-            raise ClewError(f"{what}={given!r} is not one of {options}")
+    asks_for_more = (
+        capture != () or watch != () or live is not False or exist != "keep"
+        or not (callbacks is gather is out is schedule is limits is None)
+    )  # fmt: skip
+    if not asks_for_more:
+        try:
+            return _plain_request(level, values, compiled, redact, name, engine)
+        except TypeError:  # one has no hash, and is none of the texts below
+            pass
+    _check_choices(level, values, compiled, engine)
     if out is not False and out is not None:
         _check("out", out, (str, os.PathLike, Hdf5), "a path or a URL, False to keep nothing")
         check_out(out)
@@ -127,6 +116,30 @@ def request_of(
     if gather is not None:
         _check_gathered(request.addresses)
     return request
+
+
+@functools.lru_cache(maxsize=64)
+def _plain_request(
+    level: str, values: str, compiled: str, redact: bool, name: str | None, engine: str
+) -> Request:
+    """Check the arguments of a trace that asks for nothing more than most, once for all of them."""
+    _check_choices(level, values, compiled, engine)
+    return Request(
+        level, values, [], {}, None, False, compiled, None, "keep", None, _LIMITS, redact, name,
+        engine=engine,
+    )  # fmt: skip
+
+
+def _check_choices(level: str, values: str, compiled: str, engine: str) -> None:
+    for what, given, allowed in (
+        ("level", level, LEVELS),
+        ("values", values, VALUES),
+        ("compiled", compiled, COMPILED),
+        ("engine", engine, ENGINES),
+    ):
+        if given not in allowed:
+            options = ", ".join(repr(option) for option in allowed)
+            raise ClewError(f"{what}={given!r} is not one of {options}")
 
 
 def _check_gathered(addresses: Iterable[Address]) -> None:

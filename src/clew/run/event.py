@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
-from clew.events.columns import IN, OUT
+from clew.events.columns import IN, OUT, Ints
 from clew.events.model import Data, Source
 from clew.events.notebook_port import Shown
 from clew.events.vocabulary import KINDS, PHASES
@@ -214,7 +214,7 @@ class Event(Shown):
 class Events(Shown, Sequence[Event]):
     """Events of a run, made on access."""
 
-    def __init__(self, run: Run, rows: Any, what: str) -> None:
+    def __init__(self, run: Run, rows: Ints, what: str) -> None:
         self._run = run
         self._rows = rows
         self._what = what

@@ -21,6 +21,7 @@ from clew.events.columns import (
     Columns,
     CountedTexts,
     Derived,
+    Flags,
     Ints,
     Meta,
     NumberLists,
@@ -137,10 +138,10 @@ def output_stats(c: Columns, stats: StatColumns, tensors: EventTensors, rows: In
     return joined
 
 
-def gives_uninitialised(c: Columns) -> Any:
+def gives_uninitialised(c: Columns) -> Flags:
     """Return for each event whether its results are uninitialised memory."""
     ops = np.array([*(bare_op(name) in UNINITIALISED for name in c.ops), False], dtype=bool)
-    return ops[np.where(np.isin(c.kind, OF_OPS), c.subject, len(c.ops))]
+    return np.asarray(ops[np.where(np.isin(c.kind, OF_OPS), c.subject, len(c.ops))])
 
 
 def numbers_of_tables(c: Columns, tensors: EventTensors) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clew.events.columns import Ints
+from clew.events.columns import Flags, Ints
 
 
 def find(known: Ints, wanted: Ints) -> Ints:
@@ -97,7 +97,7 @@ class Rows:
         if self._most is not None:
             self._start = max(self._start, self._end - self._most)
 
-    def keep(self, rows: Any) -> None:
+    def keep(self, rows: Ints | Flags | slice) -> None:
         """Drop all rows except some, which are then in the order given."""
         self._columns = {name: self[name][rows] for name in self._columns}
         self._start, self._end = 0, len(next(iter(self._columns.values())))

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from clew import run as runs
 from clew.errors import ClewError
-from clew.events.columns import EVENT_COLUMNS, IN, OUT, Columns, Derived, Ints, Place, Tensor
+from clew.events.columns import EVENT_COLUMNS, IN, OUT, Columns, Derived, Flags, Ints, Place, Tensor
 from clew.events.model import Gap, Source
 from clew.events.vocabulary import (
     GATHERED,
@@ -81,9 +82,8 @@ class Run:
         for rank, source in self._sources.items():
             columns = source() if callable(source) else source
             if columns.derived is None:
-                from clew.run.derive import derive_all  # which traces of today's format need not
-
-                columns.derived = derive_all(columns)
+                # Which traces of today's format need not.
+                columns.derived = runs.derive_all(columns)
             found.append((columns, columns.derived))
             self._sources[rank] = columns
         return found
@@ -123,7 +123,7 @@ class Run:
             run = run._where(np.isin(run.phase, numbers))
         return run
 
-    def _where(self, keep: Any) -> Run:
+    def _where(self, keep: Flags) -> Run:
         """Keep some events; references to others become -1, all values stay."""
         kept: dict[int, Columns | Read] = {}
         first = 0
@@ -216,7 +216,7 @@ class Run:
         return end
 
     @cached_property
-    def _is_unseen(self) -> Any:
+    def _is_unseen(self) -> Flags:
         leaves = [template.leaves for template in self.columns.templates]
         unseen = [bool(found) and found[-1].constant is Unseen for found in leaves]
         return np.array(unseen, dtype=bool)
@@ -387,7 +387,7 @@ class Run:
         """Return the event of a row."""
         return Event(self, row)
 
-    def events(self, rows: Any, what: str) -> Events:
+    def events(self, rows: Ints, what: str) -> Events:
         """Return the events of some rows."""
         return Events(self, rows, what)
 

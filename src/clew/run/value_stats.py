@@ -1,7 +1,7 @@
 """Statistics of values as columns, one row per value.
 
 Input: the statistics and data kept of values. Output: arrays in which missing numbers are NaN,
-missing counts -1.
+missing counts -1; and digests.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ def numbers_with_data(kept: Mapping[int, Kept]) -> NDArray[Any]:
     return np.array([n for n, one in kept.items() if one.payload is not None], dtype=np.int64)
 
 
-def over_outputs(stats: StatColumns, values: NDArray[Any], event: NDArray[Any], count: int) -> Any:
+def over_outputs(
+    stats: StatColumns, values: NDArray[Any], event: NDArray[Any], count: int
+) -> StatColumns:
     """Join the statistics of each event's results: extremes and sums over all of them.
 
     `values` are rows of `stats`; `event` has the event of each result, of `count` events in order.
@@ -88,3 +90,18 @@ def over_outputs(stats: StatColumns, values: NDArray[Any], event: NDArray[Any], 
     for name in ("min", "max"):
         joined[name][np.isinf(joined[name])] = np.nan
     return joined
+
+
+def digests(kept: Mapping[int, Kept], count: int) -> list[str | None]:
+    """Return the digests of the first `count` values, None where none was recorded."""
+    whole = getattr(kept, "digests", None)
+    found: list[str | None] = [None] * count
+    pairs = (
+        ((n, one.stats.get("digest")) for n, one in kept.items() if one.stats is not None)
+        if whole is None
+        else whole()
+    )
+    for number, digest in pairs:
+        if 0 <= number < count:
+            found[number] = digest
+    return found

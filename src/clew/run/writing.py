@@ -28,13 +28,13 @@ class LiveEventRows:
 
     def __init__(self) -> None:
         self._state = State()
-        # Facts of values that later events may refer to.
+        # Statistics of values that later events may refer to; their data stays in the files.
         self._kept: dict[int, Kept] = {}
 
     def __call__(self, batch: Columns, gone: Ints) -> dict[str, Any]:
         """Return the rows of a batch; `gone` are the values that later events do not mention."""
         derived = derive(batch, self._state)
-        self._kept |= {n: k for n, k in batch.kept.items() if k.stats is not None}
+        self._kept |= {n: Kept(k.stats, None) for n, k in batch.kept.items() if k.stats is not None}
         tensors = event_tensors(batch)
         numbers, at = np.unique(tensors.value, return_inverse=True)
         metas = self._state.values["meta"][find(self._state.values["number"], numbers)]
@@ -52,7 +52,7 @@ class LiveEventRows:
         }
 
 
-def event_rows(columns: Columns) -> Iterator[dict[str, Any]]:
+def rows_of_rank(columns: Columns) -> Iterator[dict[str, Any]]:
     """Yield the rows of a whole rank, a slice at a time."""
     derived = columns.derived
     assert derived is not None

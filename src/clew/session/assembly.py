@@ -6,6 +6,7 @@ watched variables. They share one `Interest` and mark its ledger.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,8 +20,9 @@ from clew.record.recorder import Recorder
 from clew.record.steps import Steps
 from clew.request.interest import Interest, interest_of
 from clew.request.request import Request
+from clew.session import on_first_use
 from clew.session.worker_start import begin_worker
-from clew.torch_compat import is_compiling, keep_from_dynamo
+from clew.torch_compat import is_compiling
 
 if TYPE_CHECKING:
     from clew.callbacks.gather import Gather
@@ -62,35 +64,27 @@ class Assembly:
             self.gather = self._gather(request.gather, steps, gaps)
         self.grads: GradSource | None = None
         if interest.follows_tensors:
-            from clew.observe.gradients import GradSource  # which most traces have no use for
-
-            self.grads = GradSource(recorder, self.named)
+            self.grads = on_first_use.GradSource(recorder, self.named)
         ledger = interest.ledger
         variables = [address for address in ledger.addresses if self._may_be_variable(address)]
         self.variables: VariableSource | None = None
         if variables:
-            # Which takes long to load, and most traces have no use for.
-            from clew.observe.variables.captured import VariableSource
-
-            self.variables = VariableSource(
+            self.variables = on_first_use.VariableSource(
                 recorder, variables, self.named, ledger, gaps.add, is_compiling
             )
         self._taps = TapSource(recorder, self.named, gaps.add)
-        self.watch = _watch_source(recorder, request, gaps) if request.watch else None
+        self.watch: WatchSource | None = None
+        if request.watch:
+            self.watch = on_first_use.watch_source(recorder, request, gaps)
         texts = tuple([address.text for address in ledger.addresses])
-        plan = WorkerPlan(texts, request.watch or None, request.values)
+        plan = _worker_plan(texts, request.watch, request.values)
         self.workers = LoaderSource(recorder, plan, begin_worker, _open_inbox, gaps.add)
 
     def _gather(self, every: int | None, steps: Steps, gaps: Gaps) -> Gather:
-        # Which most traces have no use for.
-        from clew.callbacks.gather import Gather
-        from clew.session.rank_mail import SampleMail
-        from clew.store.format.payload_numpy import decode
-
         named = self.named
-        gather = Gather(
-            self._recorder, every, steps, named.callbacks_of, decode, SampleMail(), gaps.add,
-            gaps.tell, named.only,
+        gather = on_first_use.Gather(
+            self._recorder, every, steps, named.callbacks_of, on_first_use.decode,
+            on_first_use.SampleMail(), gaps.add, gaps.tell, named.only,
         )  # fmt: skip
         named.collect = gather.collect
         return gather
@@ -134,17 +128,18 @@ class Assembly:
         return not any(named(name.path) for name in self._recorder.modules.names)
 
 
-def _keeper(recorder: Recorder, request: Request, interest: Interest, gaps: Gaps) -> Keeper:
-    from clew.keep.keeper import Keeper  # most traces keep facts of values alone
+@functools.lru_cache(maxsize=16)
+def _worker_plan(capture: tuple[str, ...], watch: tuple[str, ...], values: str) -> WorkerPlan:
+    return WorkerPlan(capture, watch or None, values)
 
+
+def _keeper(recorder: Recorder, request: Request, interest: Interest, gaps: Gaps) -> Keeper:
     values = recorder.values
-    return Keeper(request.values, interest, values.budget, gaps.add, values.kept)
+    return on_first_use.Keeper(request.values, interest, values.budget, gaps.add, values.kept)
 
 
 def _open_inbox(folder: Path) -> WorkerFiles:
-    from clew.store.read.worker_files import WorkerFiles  # most programs have no workers
-
-    return WorkerFiles(folder)
+    return on_first_use.WorkerFiles(folder)
 
 
 def _calls_back_at_end(interest: Interest) -> bool:
@@ -152,25 +147,3 @@ def _calls_back_at_end(interest: Interest) -> bool:
         if asked.callbacks is not None and asked.callbacks.end is not None:
             return True
     return False
-
-
-def _watch_source(recorder: Recorder, request: Request, gaps: Gaps) -> WatchSource:
-    """Return the observer of watched variables, which also reports them live if asked to."""
-    # They take long to load, and most traces have no use for them.
-    from clew.keep import fast_summaries  # noqa: F401 - which is known once it is loaded
-    from clew.observe.variables.frames import monitoring, tracing
-    from clew.observe.variables.selector import watched_names
-    from clew.observe.variables.user_code import Scope
-    from clew.observe.variables.watched import WatchSource
-    from clew.observe.variables.watched_calls import WatchOptions
-    from clew.watch_output import output_for
-
-    keep_from_dynamo((monitoring, tracing))
-    options = WatchOptions(
-        watched_names(request.watch), "full" if request.values == "full" else "stats"
-    )
-    tell = None
-    if request.live:
-        output = output_for(None, 3, False)
-        tell = None if output is None else output.tell
-    return WatchSource(recorder, options, Scope(), tell, gaps.tell, everywhere=True)

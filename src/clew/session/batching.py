@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from clew.events.model import Gap
+from clew.program_errors import pass_on
 from clew.record.recorder import WRITER
 from clew.stream.records import Records
 
@@ -210,6 +211,7 @@ class WriterThread:
         try:
             work()
         except Exception as fault:
+            pass_on(fault)
             self._failed = True
             self.tell_later(
                 Gap(

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clew.analysis.crashes.expressions import FailedExpression, Step, failed_expression
 from clew.analysis.crashes.facts import (
     GIVEN,
     ContainerFacts,
@@ -23,11 +22,13 @@ from clew.analysis.crashes.facts import (
     IndexFacts,
     TensorFacts,
 )
+from clew.analysis.crashes.failed_expression import FailedExpression, Step, failed_expression
 from clew.callbacks.isolation import undisturbed
 from clew.events.model import Source
 from clew.events.notebook_cells import shown_file
 from clew.frame_locals import first_argument, locals_of, release_locals, some_locals
 from clew.observe.ragged_batch import batch_of_frames, is_about_shapes
+from clew.program_errors import pass_on
 from clew.torch_compat import HELD_MODULES, HELD_TENSORS, WRAPPED_CALL
 
 # Larger indices are not searched, and no more modules are looked at.
@@ -240,7 +241,8 @@ def _facts(tensor: Any) -> TensorFacts | None:
         shape = tuple(int(size) for size in tensor.shape)
         dtype = str(tensor.dtype).removeprefix("torch.")
         return TensorFacts(dtype, shape, str(tensor.device), bool(tensor.requires_grad))
-    except Exception:  # a subclass that does not tell
+    except Exception as odd:  # a subclass that does not tell
+        pass_on(odd)
         return None
 
 
@@ -259,7 +261,8 @@ def _indices(found: dict[str, Any]) -> dict[str, IndexFacts]:
     for name, tensor in found.items():
         try:
             facts = _range_of(tensor) if isinstance(tensor, Tensor) else None
-        except Exception:  # a subclass, a tensor without memory
+        except Exception as odd:  # a subclass, a tensor without memory
+            pass_on(odd)
             facts = None
         if facts is not None:
             indices[name] = facts

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import ModuleType
+from typing import NamedTuple
 
 from clew.errors import ClewError
 from clew.events.model import Gap
-from clew.request.request import Request, engine_of_environment
+from clew.native.loading import loaded
+from clew.request.request import Request
+from clew.request.switches import engine_of_environment
 
 # A library is there, and something is wrong with it.
 _BROKEN = ("other target", "unsafe", "damaged", "failed")
 
 
-@dataclass(frozen=True, slots=True)
-class Engine:
+class Engine(NamedTuple):
     """The engine of a recording: `module` is the native one's, None for the python one's."""
 
     module: ModuleType | None
@@ -37,8 +38,6 @@ def chosen_engine(request: Request) -> Engine:
         raise ClewError(f"engine='native' cannot do {unable}: leave engine= out")
     if unable:
         return Engine(None)
-    from clew.native.loading import loaded  # which the python engine has no use for
-
     found = loaded()
     if found.module is None and chosen == "native":
         todo = f": {found.remedy}" if found.remedy else ""

@@ -41,15 +41,23 @@ class Environment:
 
 def rank_and_size(known: tuple[int, int] | None = None) -> tuple[int, int]:
     """Return the rank and the world size; `known`, if given, while torch.distributed has none."""
+    return _ranks_of_distributed() or known or _ranks_of_variables()
+
+
+def _ranks_of_variables() -> tuple[int, int]:
+    """Return the rank and the world size that the variables of the environment name."""
+    rank, size = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    return int(rank) if rank.isdigit() else 0, int(size) if size.isdigit() else 1
+
+
+def _ranks_of_distributed() -> tuple[int, int] | None:
+    """Return the rank and the world size that torch.distributed has, None while it has none."""
     distributed = sys.modules.get("torch.distributed")
     # Where torch was built without it, the module has no such function.
     is_initialized = getattr(distributed, "is_initialized", None)
-    if distributed is not None and is_initialized is not None and is_initialized():
-        return int(distributed.get_rank()), int(distributed.get_world_size())
-    if known is not None:
-        return known
-    rank, size = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
-    return int(rank) if rank.isdigit() else 0, int(size) if size.isdigit() else 1
+    if distributed is None or is_initialized is None or not is_initialized():
+        return None
+    return int(distributed.get_rank()), int(distributed.get_world_size())
 
 
 def source_text(file: str) -> str | None:

@@ -5,22 +5,30 @@ Input: where that trace is to be written, and where steps end. Output: the trace
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
+from dataclasses import replace
 from pathlib import Path
 
 from torch import nn
 
 from clew.errors import warn
+from clew.request.limits import Limits
 from clew.request.request import Request
 from clew.session.tracer import Tracer
 
 
 class NextStep:
-    """Records a step in full detail when it is asked for; `models` returns what is still there."""
+    """Records a step of some models with every op when it is asked for.
 
-    def __init__(self, models: Callable[[], dict[str, nn.Module]], request: Request) -> None:
-        self._models = models
-        self._request = request
+    `request` is what the flight recorder was asked for. The models are not kept alive.
+    """
+
+    def __init__(self, models: dict[str, nn.Module], request: Request) -> None:
+        self._models = {path: weakref.ref(model) for path, model in models.items()}
+        self._request = replace(
+            request, level="ops", values="stats", limits=Limits(), last_steps=None,
+            name="the step after the recorder wrote the last ones",
+        )  # fmt: skip
         self._place: Path | str | None = None
         self._tracer: Tracer | None = None
         self._is_over = False
@@ -33,7 +41,9 @@ class NextStep:
     def begin(self) -> None:
         """Begin to record as a step begins, if one was asked for."""
         if self._place is not None and self._tracer is None and not self._is_over:
-            self._tracer = Tracer(self._models(), self._request)
+            found = ((path, model()) for path, model in self._models.items())
+            alive = {path: model for path, model in found if model is not None}
+            self._tracer = Tracer(alive, self._request)
             self._tracer.start()
 
     def end(self) -> None:

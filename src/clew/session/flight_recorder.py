@@ -10,24 +10,24 @@ import atexit
 import os
 import signal
 import sys
-import weakref
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from clew.errors import ClewError, MissingDependency, warn
-from clew.events.model import Data, Gap
+from clew.errors import ClewError
+from clew.events.model import Gap
 from clew.events.vocabulary import VALUES
+from clew.optional_packages import optional_package
 from clew.program_errors import add_note, error_text
 from clew.request.limits import Limits
-from clew.request.request import Request, is_disabled, models_of, request_of
-from clew.session.environment import rank_and_size
+from clew.request.request import Request, models_of, request_of
+from clew.request.switches import is_disabled
+from clew.session import on_first_use
+from clew.session.flight_dumps import Dump, DumpFolder
 from clew.session.flight_rules import Firing
 from clew.session.flight_signals import SignalHandlers
 from clew.session.tracer import Tracer
-from clew.store.storage import is_url
 from clew.triggers import DEFAULT, Raised, Signal, Terminated, Trigger, signal_number, triggers_of
 
 if TYPE_CHECKING:
@@ -38,23 +38,6 @@ if TYPE_CHECKING:
 
 # Events that the ring holds at most, however many the steps have: some 300 MB.
 _MOST_EVENTS = 1_000_000
-# What a person or the system asks for is written however much was written before.
-_ASKED_FOR = frozenset({"exception", "signal", "sigterm", "file", "dump"})
-_TOUCH_FILE = "dump-now"
-
-
-@dataclass(frozen=True, slots=True)
-class Dump(Data):
-    """The last steps, as they were written: the trace's folder, and what fired at which step."""
-
-    path: Path | str
-    step: int
-    fired: tuple[Firing, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the dump as plain data."""
-        fired = [one.to_dict() for one in self.fired]
-        return {"path": str(self.path), "step": self.step, "fired": fired}
 
 
 def recorder(
@@ -115,10 +98,7 @@ def recorder(
     found = triggers_of(triggers)
     if is_disabled():
         return FlightRecorder({}, request, found, os.fspath(out), then, most_dumps)
-    try:
-        import torch
-    except ImportError as missing:
-        raise MissingDependency("clew.recorder", "torch", "clew[torch]") from missing
+    torch = optional_package("torch", "clew.recorder")
     models = models_of(model, torch.nn.Module)
     return FlightRecorder(models, request, found, os.fspath(out), then, most_dumps)
 
@@ -135,23 +115,23 @@ class FlightRecorder:
         then: str | None,
         most_dumps: int,
     ) -> None:
-        self._models = {path: weakref.ref(model) for path, model in models.items()}
         self._request = request
         self._triggers = triggers
-        self._out = out
-        self._then = then
-        self._most_dumps = most_dumps
-        # Traces that nobody has asked for, and whether it was said that there will be no more.
-        self._written = 0
-        self._has_said = False
+        self._folder = folder = DumpFolder(out, most_dumps)
+        self.dumps = folder.dumps
         self._process = os.getpid()
         self._watch: FlightWatch | None = None
         self._next: NextStep | None = None
         self._signals = SignalHandlers(self._signal_names(), self._signalled)
         self._next_hook: Any = None
         self._marks_steps = False
-        self.dumps: list[Dump] = []
-        self._tracer = self._new_tracer(models)
+        if not is_disabled():
+            if then is not None:
+                self._next = on_first_use.NextStep(models, request)
+            self._watch = on_first_use.FlightWatch(
+                triggers, request.last_steps or 1, folder.touch_file(), self._fired, self._next
+            )
+        self._tracer = Tracer(models, request, step_watch=self._watch)
 
     def __repr__(self) -> str:
         state = "recording" if self._tracer.recording else "not recording"
@@ -212,28 +192,6 @@ class FlightRecorder:
         return self._write((Firing("dump", self._step_number(), text),))
 
     # Start and stop
-
-    def _new_tracer(self, models: dict[str, nn.Module]) -> Tracer:
-        if is_disabled():
-            return Tracer({}, self._request)
-        # They load torch, which may be missing where recording is switched off.
-        from clew.session.flight_next_step import NextStep
-        from clew.session.flight_watch import FlightWatch
-
-        touch_file = None if is_url(self._out) else os.path.join(self._out, _TOUCH_FILE)
-        keep = self._request.last_steps or 1
-        if self._then is not None:
-            request = replace(
-                self._request, level="ops", values="stats", limits=Limits(), last_steps=None,
-                name="the step after the recorder wrote the last ones",
-            )  # fmt: skip
-            self._next = NextStep(self._live_models, request)
-        self._watch = FlightWatch(self._triggers, keep, touch_file, self._fired, self._next)
-        return Tracer(models, self._request, step_watch=self._watch)
-
-    def _live_models(self) -> dict[str, nn.Module]:
-        found = ((path, model()) for path, model in self._models.items())
-        return {path: model for path, model in found if model is not None}
 
     def _start(self) -> None:
         was_recording = self._tracer.recording
@@ -313,48 +271,14 @@ class FlightRecorder:
 
     def _fired(self, fired: tuple[Firing, ...]) -> None:
         """Write the last steps, unless that was done often enough."""
-        is_asked_for = any(one.trigger in _ASKED_FOR for one in fired)
-        if not is_asked_for and self._written >= self._most_dumps:
-            if not self._has_said:
-                self._has_said = True
-                warn(
-                    f"step {fired[0].step}: {fired[0].text}; nothing more is written, as "
-                    f"{self._written} traces were: raise most_dumps= of clew.recorder"
-                )
-            return
-        self._written += not is_asked_for
-        dump = self._write(fired)
-        if dump is not None and self._next is not None and fired[0].trigger != "sigterm":
-            self._next.ask(f"{str(dump.path).removesuffix('.clew')}-next.clew")
+        if self._folder.has_room(fired):
+            dump = self._write(fired)
+            if dump is not None and self._next is not None and fired[0].trigger != "sigterm":
+                self._next.ask(f"{str(dump.path).removesuffix('.clew')}-next.clew")
 
     def _write(self, fired: tuple[Firing, ...]) -> Dump | None:
-        watch = self._watch
-        assert watch is not None
-        step, text = fired[0].step, "; ".join(one.text for one in fired)
-        try:
-            watch.cause = fired
-            if self._tracer._session is not None:
-                for gap in watch.unseen():
-                    self._tracer._session.gaps.add(gap)
-            place = self._tracer.save(self._place(fired[0]), exist="keep")
-        except Exception as fault:
-            warn(f"step {step}: {text}; Clew could not write the last steps: {fault}")
-            return None
-        finally:
-            watch.cause = ()
-        dump = Dump(place, step, fired)
-        self.dumps.append(dump)
-        warn(f"step {step}: {text}; the last steps are in {place}")
-        return dump
-
-    def _place(self, fired: Firing) -> str:
-        """Return where a trace is written; each rank of a job has a folder of its own."""
-        rank, size = rank_and_size()
-        folder = os.path.join(self._out, f"rank-{rank:05d}") if size > 1 else self._out
-        if not is_url(folder):
-            os.makedirs(folder, exist_ok=True)
-        name = "".join(c if c.isalnum() else "-" for c in fired.trigger)
-        return os.path.join(folder, f"step-{fired.step:06d}-{name}.clew")
+        assert self._watch is not None
+        return self._folder.write(self._tracer, self._watch, fired)
 
     def _guarded(self, action: Any, where: str) -> None:
         try:

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 from clew.errors import warn
+from clew.program_errors import pass_on
 
 _OWN_DIR = os.path.dirname(os.path.dirname(__file__)) + os.sep
 # Code of Clew that the program runs inside of: no lock of ours is held above it.
@@ -73,6 +74,7 @@ class SignalHandlers:
             try:
                 self._on_signal(number)
             except Exception as fault:
+                pass_on(fault)
                 warn(f"Clew could not write the last steps: {fault}; the program goes on")
         self._pass_on(number, frame, is_ours)
 

@@ -16,9 +16,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from clew.address import parse
-from clew.errors import ClewError, MissingDependency, NonFiniteError, warn
+from clew.errors import ClewError, NonFiniteError, warn
+from clew.events.vocabulary import TAP, Label
+from clew.optional_packages import optional_package
 from clew.request.limits import Limits
-from clew.request.request import is_disabled
+from clew.request.switches import is_disabled
+from clew.session import on_first_use
+from clew.session.nonfinite_checks import NonFiniteChecks
 from clew.session.tracer import Tracer, trace
 
 if TYPE_CHECKING:
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from clew.analysis.nonfinite import NonFinite
+    from clew.analysis.nonfinite import NonFiniteOrigin
     from clew.observe.guard_places import GuardPlaces
     from clew.run.run import Run
 
@@ -34,7 +38,6 @@ if TYPE_CHECKING:
 _LAST = 50_000
 # Searches that find nothing to raise for may take this share of the time, after so many seconds.
 _SHARE, _FREE = 0.1, 0.5
-_NAN, _INF = 1, 2
 AT = ("reach", "op")
 
 _open: list[Guard] = []
@@ -68,10 +71,7 @@ def guard(
     for address in allowed:
         parse(address)
     if not is_disabled():
-        try:
-            import torch  # noqa: F401 - said here, and not by the first hook
-        except ImportError as missing:
-            raise MissingDependency("clew.guard", "torch", "clew[torch]") from missing
+        optional_package("torch", "clew.guard")  # said here, and not by the first hook
     return Guard(nan, inf, allowed, at == "op")
 
 
@@ -80,7 +80,6 @@ class Guard:
 
     def __init__(self, nan: bool, inf: bool, allow: tuple[str, ...], any_op: bool) -> None:
         self._nan, self._inf, self._allow, self._any_op = nan, inf, allow, any_op
-        self._wanted = (_NAN if nan else 0) | (_INF if inf else 0)
         # How often the recorded events were searched since it was entered.
         self.searches = 0
         self._tracer: Tracer | None = None
@@ -91,28 +90,23 @@ class Guard:
             return self
         if self._tracer is not None:
             raise ClewError("this guard is open already: make another one with clew.guard()")
-        from clew.observe.guard_places import GuardPlaces  # which loads torch
-
         self._tracer = trace(values="stats", limits=Limits(last=_LAST), name="clew.guard").start()
         # Threads that were there before are not part of the block.
         this = threading.get_ident()
-        others = [thread for thread in threading.enumerate() if thread.ident != this]
-        self._others = {thread.ident for thread in others}
-        self._other_names = frozenset(thread.name for thread in others)
+        threads = threading.enumerate()
+        self._others = {one.ident: one.name for one in threads if one.ident != this}
         # What came before this event has been raised for, or an inner guard has let it pass.
         self._since = 0
         self.searches = 0
-        self._begun, self._searched = time.perf_counter(), 0.0
-        # Calls whose Inf turned out to be harmless -> how often it came, and when to search again.
-        self._harmless: dict[int, tuple[int, int]] = {}
-        self._clean_at = 0
+        self._pace = SearchPace()
         session = self._tracer._session
         assert session is not None
         self._recorder = session.recorder
-        self._native = getattr(self._recorder.values.tensors, "recording", None)
-        if self._native is not None:
-            self._native.skip_digests()
-        self._places = GuardPlaces(
+        native = getattr(self._recorder.values.tensors, "recording", None)
+        if native is not None:
+            native.skip_digests()
+        self._checks = NonFiniteChecks(self._nan, self._inf, native)
+        self._places = on_first_use.GuardPlaces(
             self._on_output, self._on_backward, self._after_backward, self._before_step
         )
         self._places.start()
@@ -128,7 +122,7 @@ class Guard:
         if self._tracer is None:
             return
         try:
-            if exc is None and self._has_new() and self._may_search():
+            if exc is None and self._checks.has_new() and self._pace.has_time():
                 self._search("the end of the block", is_over=True)
             if exc is None:
                 self._warn_of_range()
@@ -155,46 +149,43 @@ class Guard:
             return
         with self._guarded("the output of a module"):
             if self._any_op:
-                if self._has_new():
+                if self._checks.has_new():
                     self._search("an op", is_over=False)
                 return
-            bad = [t for t in tensors if t.is_cpu and self._bits(t) & self._wanted]
-            if not bad or not self._may_search():
+            bad = [t for t in tensors if t.is_cpu and self._checks.is_bad(t)]
+            if not bad or not self._pace.has_time():
                 return
-            key, only_inf = id(module), not any(self._bits(t) & _NAN for t in bad)
-            times, due = self._harmless.get(key, (0, 1))
-            self._harmless[key] = times + 1, due
-            if only_inf and times + 1 < due:
-                return
-            self._search(f"the output of {self._name_of(module)}", bad, is_over=False)
-            self._harmless[key] = times + 1, 2 * (times + 1)
+            is_due = self._pace.is_due(id(module))
+            if is_due or any(map(self._checks.has_nan, bad)):
+                self._search(f"the output of {self._name_of(module)}", bad, is_over=False)
+                self._pace.was_harmless(id(module))
 
     def _on_backward(self, tensors: list[Tensor]) -> None:
         if not self._is_in_charge():
             return
         with self._guarded("the loss"):
-            bad = [t for t in tensors if self._bits(t) & self._wanted]
+            bad = [t for t in tensors if self._checks.is_bad(t)]
             if bad:
                 self._search("the tensor that backward was called on", bad, is_over=False)
-            self._clean_at = self._nonfinite_count()
+            self._checks.set_clean()
 
     def _after_backward(self) -> None:
         if not self._is_in_charge():
             return
         with self._guarded("gradients"):
-            if self._has_new() and self._may_search():
+            if self._checks.has_new() and self._pace.has_time():
                 self._search("a gradient", is_over=False)
 
     def _before_step(self, gradients: list[Tensor]) -> None:
         if not self._is_in_charge():
             return
         with self._guarded("gradients"):
-            if not self._has_new() and not self._has_unseen():
+            if not self._checks.has_new() and not self._has_unseen():
                 return
-            if self._any_bad(gradients):
+            if self._checks.is_any_bad(gradients):
                 self._search("a gradient, before the optimizer uses it", is_over=False)
                 self._raise_unseen()
-            self._clean_at = self._nonfinite_count()
+            self._checks.set_clean()
 
     def _name_of(self, module: nn.Module) -> str:
         """Return the path of a module, or its class if it has none."""
@@ -205,13 +196,11 @@ class Guard:
 
     def _warn_of_range(self) -> None:
         """Warn of each line where float16 came near the end of its range."""
-        if self._native is not None and not self._native.near_overflow():
+        if not self._checks.may_overflow():
             return
         with self._guarded("the range of float16"):
-            from clew.analysis.half_range import range_warnings  # most programs have no float16
-
             run = self._run()
-            for one in range_warnings(run):
+            for one in on_first_use.range_warnings(run):
                 source = run.source(one.row)
                 line = "" if source is None else f" at {source.file}:{source.line}"
                 warn(f"{run.name(one.row)}{line}: {one.text}")
@@ -237,79 +226,35 @@ class Guard:
         except Exception as fault:
             self._recorder.gaps.fault(fault, where)
 
-    def _nonfinite_count(self) -> int:
-        """Return how many values were not finite, as far as the engine counts them."""
-        return 0 if self._native is None else int(self._native.nonfinite())
-
-    def _has_new(self) -> bool:
-        """Return whether a value may have become NaN or Inf since all was well."""
-        return self._native is None or self._nonfinite_count() != self._clean_at
-
-    def _bits(self, tensor: Tensor) -> int:
-        """Return whether a tensor holds NaN or Inf, from what is known of it if possible."""
-        from clew.keep.keeper import numbers  # which loads torch
-
-        known = -1 if self._native is None else int(self._native.nonfinite_in(tensor))
-        if known >= 0 or not (tensor.is_floating_point() or tensor.is_complex()):
-            return max(known, 0)
-        found = numbers(tensor, digest=False)
-        if found is None:
-            return 0
-        return (_NAN if found["nan"] else 0) | (_INF if found["inf"] else 0)
-
-    def _any_bad(self, tensors: list[Tensor]) -> bool:
-        """Return whether one of some tensors is not finite; wait for an accelerator once."""
-        import torch  # loaded by now
-
-        from clew.torch_compat import unobserved, without_modes  # which loads torch
-
-        if any(self._bits(t) & self._wanted for t in tensors if t.is_cpu):
-            return True
-        elsewhere = [t for t in tensors if not t.is_cpu and not t.is_sparse]
-        if not elsewhere:
-            return False
-        with unobserved(), torch.no_grad(), without_modes():
-            first = elsewhere[0].device
-            flags = [torch.isfinite(t).all().to(first) for t in elsewhere]
-            return not bool(torch.stack(flags).all())
-
     def _has_unseen(self) -> bool:
         """Return whether gradients may come from code whose ops are not recorded."""
-        from clew.torch_compat import compiled_graph_count  # which loads torch
-
-        return compiled_graph_count() > 0
+        return on_first_use.compiled_graph_count() > 0
 
     # The search
 
-    def _may_search(self) -> bool:
-        """Return whether there is time for a search that may find nothing."""
-        elapsed = time.perf_counter() - self._begun
-        return self._searched <= _FREE + _SHARE * elapsed
-
     def _search(self, reaches: str, tensors: Iterable[Tensor] = (), *, is_over: bool) -> None:
         """Raise if there is something to raise for."""
-        from clew.analysis.guard_alarm import GuardRule, first_alarm  # most programs have no NaN
-
         begun = time.perf_counter()
         self.searches += 1
         rows = [self._mark(tensor) for tensor in tensors]
         run = self._run()
         ends = [run.row_of(event) for event in rows] or None
-        rule = GuardRule(
-            self._nan, self._inf, self._allow, self._any_op, self._since, self._other_names
-        )
-        found = first_alarm(run, rule, ends, is_over)
-        self._searched += time.perf_counter() - begun
+        rule = on_first_use.GuardRule(
+            self._nan, self._inf, self._allow, self._any_op, self._since,
+            frozenset(self._others.values()),
+        )  # fmt: skip
+        found = on_first_use.first_alarm(run, rule, ends, is_over)
+        self._pace.spent += time.perf_counter() - begun
         if found is not None:
             self._settle()
             self._raise(run, found, reaches)
-        self._clean_at = self._nonfinite_count()
+        self._checks.set_clean()
 
     def _settle(self) -> None:
         """Raise for nothing that has happened so far."""
         if self._tracer is not None:
             self._since = self._recorder.buffer.next_id()
-            self._clean_at = self._nonfinite_count()
+            self._checks.set_clean()
 
     def _run(self) -> Run:
         assert self._tracer is not None
@@ -317,22 +262,42 @@ class Guard:
 
     def _mark(self, tensor: Tensor) -> int:
         """Record a tensor that is not finite, so that the search finds it; return the event."""
-        from clew.events.vocabulary import TAP, Label  # which loads NumPy
-
         return self._recorder.named(Label(TAP, "guard", "guard"), tensor, None)
 
-    def _raise(self, run: Run, found: NonFinite, reaches: str) -> None:
-        from clew.views.text.nonfinite_report import nonfinite_report  # most programs have no NaN
-
-        raise NonFiniteError(nonfinite_report(run, found, reaches), found)
+    def _raise(self, run: Run, found: NonFiniteOrigin, reaches: str) -> None:
+        raise NonFiniteError(on_first_use.nonfinite_report(run, found, reaches), found)
 
     def _raise_unseen(self) -> None:
         """Raise for a gradient whose origin was not recorded, unless the data explains it."""
-        from clew.analysis.nonfinite import nonfinite  # most programs have no NaN
-
-        if not any(one.is_alarm for one in nonfinite(self._run())):
+        if not any(one.is_alarm for one in on_first_use.nonfinite_of(self._run())):
             raise NonFiniteError(
                 "a gradient is NaN or Inf before the optimizer uses it, and no recorded op made "
                 "it: it comes from compiled code or another place that is not recorded. Run the "
                 "step without torch.compile to see which op"
             )
+
+
+class SearchPace:
+    """Keep searches that find nothing to raise for from taking much of the program's time."""
+
+    def __init__(self) -> None:
+        self._begun = time.perf_counter()
+        # Seconds that searches have taken.
+        self.spent = 0.0
+        # Module whose Inf turned out to be harmless -> how often it came, and when to search again.
+        self._harmless: dict[int, tuple[int, int]] = {}
+
+    def has_time(self) -> bool:
+        """Return whether there is time for a search that may find nothing."""
+        return self.spent <= _FREE + _SHARE * (time.perf_counter() - self._begun)
+
+    def is_due(self, module: int) -> bool:
+        """Count one more Inf of a module; return whether to search for where it comes from."""
+        times, due = self._harmless.get(module, (0, 1))
+        self._harmless[module] = times + 1, due
+        return times + 1 >= due
+
+    def was_harmless(self, module: int) -> None:
+        """Search for the Inf of a module again once it has come twice as often."""
+        times, _ = self._harmless[module]
+        self._harmless[module] = times, 2 * times

@@ -40,8 +40,7 @@ _EXPORTED = Gap(
 class Observers:
     """Starts and stops everything that observes the program; `automatic` finds its steps.
 
-    `on_idle` is called when the outermost module call of a thread is over. `late_model` looks for
-    the model before each outermost call, until there is one. `more` observe besides the usual.
+    `late_model` looks for the model before each outermost call, until there is one.
     """
 
     def __init__(
@@ -51,18 +50,14 @@ class Observers:
         assembly: Assembly,
         automatic: AutomaticSteps,
         modes: OpObserver,
-        on_idle: Callable[[ThreadState, nn.Module], None],
         late_model: LateModel | None = None,
-        more: tuple[Observer, ...] = (),
     ) -> None:
         self._request = request
-        self._more = more
         self._late_model = late_model
         self._recorder = recorder
         self._assembly = assembly
         self._automatic = automatic
         self._modes = modes
-        self._on_idle = on_idle
         self._observers: list[Observer] = []
         self._undo: list[Callable[[], object]] = []
         # Whether they run, and whether they ever did.
@@ -78,24 +73,33 @@ class Observers:
         """Return whether the observers are installed, though they may be paused in this step."""
         return bool(self._undo)
 
-    def install(self, thread: ThreadState, step: int) -> None:
-        """Begin to observe the program, on the running thread, in a step."""
+    def install(
+        self,
+        thread: ThreadState,
+        step: int,
+        on_idle: Callable[[ThreadState, nn.Module], None],
+        more: tuple[Observer, ...] = (),
+    ) -> None:
+        """Begin to observe the program, on the running thread, in a step.
+
+        `on_idle` is called when the outermost module call of a thread is over. `more` observe
+        besides the usual.
+        """
         recorder, assembly, sees_ops = self._recorder, self._assembly, self._request.level == "ops"
         modules = ModuleSource(
-            recorder, sees_ops, self._modes.on_thread, self._on_idle, self.on_outermost,
+            recorder, sees_ops, self._modes.on_thread, on_idle, self.on_outermost,
             assembly.grads, assembly.called, self._modes.own_hooks, self._modes.native,
         )  # fmt: skip
         compiled = CompiledSource(
             recorder, self._request.compiled, recorder.gaps.add, assembly.variables is not None
         )
-        self._observers = [OptimizerSource(recorder), *self._more, *assembly.observers(modules)]
+        self._observers = [OptimizerSource(recorder), *more, *assembly.observers(modules)]
         if sees_ops and isinstance(self._modes, OpModes):
             self._observers.append(ThreadSource(recorder, recorder.gaps.add))
-        # From the last to the first.
-        self._undo = [
-            on_swap(recorder.values.tensors.forget), compiled.stop, self._stop,
-            self._automatic.stop, on_export(self._exporting),
-        ]  # fmt: skip
+        # From the last to the first. What is changed on the way is listed at once.
+        self._undo = [compiled.stop, self._stop, self._automatic.stop]
+        self._undo.insert(0, on_swap(recorder.values.tensors.forget))
+        self._undo.append(on_export(self._exporting))
         compiled.start()
         self._automatic.start(modules.enter)
         self.is_paused = self.is_left_out(step)
@@ -107,9 +111,9 @@ class Observers:
 
     def uninstall(self) -> None:
         """Remove everything that was installed, also if removing some of it fails."""
-        undo, self._undo = self._undo, []
-        undo.reverse()
-        run_all(self._recorder.gaps, [(action, "the end of the trace") for action in undo])
+        where = "the end of the trace"
+        run_all(self._recorder.gaps, [(action, where) for action in reversed(self._undo)])
+        self._undo = []
 
     def is_left_out(self, step: int) -> bool:
         """Return whether the schedule leaves a step out."""
@@ -152,8 +156,8 @@ class Observers:
 
     def _stop(self, where: str = "the end of the trace") -> None:
         if self._running:
-            self._running = False
             run_all(self._recorder.gaps, [(o.stop, where) for o in reversed(self._observers)])
+            self._running = False
 
     def _exporting(self, begins: bool) -> None:
         """Record nothing while a program is exported: observers would become part of it."""
@@ -194,15 +198,19 @@ def guarded(gaps: Gaps, action: Callable[[], object], where: str) -> Callable[[]
 def run_all(gaps: Gaps, actions: Iterable[tuple[Callable[[], object], str]]) -> None:
     """Run all actions in order; report a failure of one with its text, and run the others.
 
-    An interrupt reaches the program after the others have run.
+    An interrupt reaches the program when all have run. The action that it came in runs once more,
+    as it may have done only a part, so each must be one that can be repeated.
     """
-    pending = iter(actions)
-    for action, where in pending:
-        try:
+    interrupt: BaseException | None = None
+    for action, where in actions:
+        for _ in range(2):
             try:
-                action()
-            except Exception as fault:
-                gaps.fault(fault, where)
-        except BaseException:
-            run_all(gaps, pending)
-            raise
+                try:
+                    action()
+                except Exception as fault:
+                    gaps.fault(fault, where)
+                break
+            except BaseException as error:
+                interrupt = interrupt or error
+    if interrupt is not None:
+        raise interrupt

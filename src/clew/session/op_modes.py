@@ -81,9 +81,11 @@ class OpModes:
     def pop(self, thread: ThreadState) -> None:
         """Follow a thread no more."""
         thread.followed = False
-        mode = self._modes.pop(thread.ident, None)
-        if mode is not None and not mode.stop():
-            self._recorder.gaps.add(_stopped_elsewhere(thread.name))
+        mode = self._modes.get(thread.ident)
+        if mode is not None:
+            if not mode.stop():
+                self._recorder.gaps.add(_stopped_elsewhere(thread.name))
+            self._modes.pop(thread.ident, None)
 
     def pop_all(self) -> None:
         """Follow no thread any more."""

@@ -9,7 +9,6 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -19,13 +18,16 @@ from torch import nn
 from clew.events.model import Gap
 from clew.keep.budget import Budget
 from clew.keep.identity import TensorTable
+from clew.keep.native_values import NativeTensors
 from clew.observe.automatic_steps import AutomaticSteps
-from clew.program_errors import add_note, error_text, inner_errors
+from clew.observe.native_ops import NativeOps
+from clew.program_errors import add_note
 from clew.record.gaps import Gaps
 from clew.record.recorder import Recorder
 from clew.record.stacks import boundary_of
 from clew.record.thread_state import ThreadState
 from clew.request.request import Request
+from clew.session import on_first_use
 from clew.session.assembly import Assembly
 from clew.session.batching import Unkept
 from clew.session.current_step import CurrentStep
@@ -36,17 +38,17 @@ from clew.session.op_modes import OpModes, OpObserver
 from clew.session.trace_store import TraceStore
 from clew.session.unmatched import Unmatched
 from clew.stream.records import StepMark
+from clew.stream.ring import ring_piece
 from clew.torch_compat import compiled_graph_count
 
 if TYPE_CHECKING:
-    from clew.analysis.crashes.facts import CrashFacts
     from clew.events.live_events import Listener
     from clew.record.encoder import Surroundings
     from clew.record.live_feed import LiveFeed
     from clew.record.module_registry import ModuleTable
-    from clew.run.event import Event
     from clew.run.run import Run
     from clew.session.late_model import LateModel
+    from clew.session.live_crash import LiveCrash
     from clew.session.step_watch import StepWatch
 
 
@@ -70,15 +72,11 @@ class Session:
         self._step_watch = step_watch
         self._request = request = request.on_rank(self._environment.rank)
         self._engine = chosen_engine(request)
-        self._late_model = late_model
         self._is_paced = is_paced
         # How many events there were when that was last done.
         self._handed_over = 0
-        self.crash_text: str | None = None
-        # What only the live exception knew, as it is stored.
-        self._crash_facts: dict[str, Any] | None = None
-        # Whether this process is a fork of the one that records.
-        self._abandoned = False
+        # The exception that has ended the block.
+        self._crash: LiveCrash | None = None
         gaps = Gaps()
         if self._engine.gap is not None:
             gaps.add(self._engine.gap)
@@ -97,24 +95,19 @@ class Session:
         self._assembly = Assembly(
             self.recorder, request, bool(models), step.steps, step.training, gaps
         )
-        self._unmatched = Unmatched(self.recorder, self._assembly, gaps)
+        self._unmatched = Unmatched(self.recorder, self._assembly, gaps, late_model)
         self._modes = self._op_observer()
         self._observers = Observers(
-            request, self.recorder, self._assembly, self._automatic, self._modes, self._on_idle,
-            late_model, () if step_watch is None else (step_watch.observer(self.recorder),),
-        )  # fmt: skip
+            request, self.recorder, self._assembly, self._automatic, self._modes, late_model
+        )
 
     def _begin_recorder(self, budget: Budget, gaps: Gaps) -> Recorder:
         limits = self._request.limits
         piece = math.inf
         if limits.last is not None:
-            from clew.stream.ring import ring_piece  # which most traces have no use for
-
             piece = ring_piece(limits.last)
         table: Callable[[ModuleTable], Any] = TensorTable
         if self._engine.module is not None:
-            from clew.keep.native_values import NativeTensors  # the python engine has its own
-
             table = NativeTensors
         return Recorder(
             self.store.taker, time.perf_counter_ns, table, budget, gaps,
@@ -128,12 +121,10 @@ class Session:
         native, sees_ops = self._engine.module, self._request.level == "ops"
         if native is None:
             return OpModes(self.recorder, sees_ops, self._assembly.called)
-        from clew.observe.native_ops import NativeOps  # the python engine has its own
-
-        return NativeOps(
-            native, self.recorder, sees_ops, self._request.values, self._assembly.named,
-            self._on_outermost, self._on_idle,
-        )  # fmt: skip
+        named, asked = self._assembly.named, None
+        if sees_ops and (named.interest.keeps_ops or named.interest.takes_ops):
+            asked = on_first_use.AskedOps(self.recorder, named)
+        return NativeOps(native, self.recorder, sees_ops, self._request.values, asked, self)
 
     @property
     def gaps(self) -> Gaps:
@@ -147,9 +138,14 @@ class Session:
         return observers.is_installed and not observers.is_paused and not self.recorder.halted
 
     @property
+    def is_installed(self) -> bool:
+        """Return whether anything in the program is still observed."""
+        return self._observers.is_installed
+
+    @property
     def is_foreign(self) -> bool:
         """Return whether only another process, of which this one is a fork, records here."""
-        return self._abandoned or self.store.is_of_parent
+        return self.store.is_foreign
 
     @property
     def path(self) -> Path | str | None:
@@ -168,7 +164,9 @@ class Session:
         self._modes.begin(thread)
         if self._assembly.gather is not None:
             self._assembly.gather.begin()
-        self._observers.install(thread, self._step.number)
+        watch = self._step_watch
+        more = () if watch is None else (watch.observer(self.recorder),)
+        self._observers.install(thread, self._step.number, self.on_idle, more)
 
     def name_models(self) -> None:
         """Note the names in the models given, which otherwise waits until one is asked for."""
@@ -189,12 +187,16 @@ class Session:
 
     def failed_to_start(self, fault: BaseException) -> None:
         """Undo what was installed and say so; the program runs on, unrecorded."""
+        run_all(self.gaps, (
+            (self._modes.pop_all, "the start of the trace"),
+            (self._observers.uninstall, "the start of the trace"),
+        ))  # fmt: skip
+        if not isinstance(fault, Exception):
+            raise fault
         self.gaps.fault(fault, "anything")
-        self._observers.uninstall()
 
     def abandon(self) -> None:
         """Stop in a process that inherited the recording by a fork: write and say nothing."""
-        self._abandoned = True
         self.recorder.abandon()
         self.store.abandon()
         if self._assembly.watch is not None:
@@ -218,52 +220,17 @@ class Session:
     def crashed(self, error: BaseException) -> None:
         """Record the exception that ends the block, and show the user where it came from."""
         try:
-            self.crash_text = self.recorder.crashed(error)
+            text = self.recorder.crashed(error)
+            self._crash = crash = on_first_use.LiveCrash(text)
             self.flush()
             run = self.run()
-            # Most programs never crash.
-            from clew.analysis.crash import crash_note
-            from clew.analysis.failures import failing_event
-
-            event = failing_event(run)
-            facts = self._note_facts(error, run, event)
-            add_note(error, crash_note(run, event, self.crash_text, facts))
+            event = on_first_use.failing_event(run)
+            if not self._request.redact:  # names in the source are text of the program
+                crash.find_facts(error, run, event, self.recorder)
+                self.store.changed()
+            add_note(error, crash.note(run, event))
         except Exception as fault:
             self.gaps.fault(fault, "the exception that ended the block")
-
-    def _note_facts(self, error: BaseException, run: Run, event: Event | None) -> CrashFacts:
-        """Return what only the live exception knows, and put it into the trace."""
-        # Most programs never crash.
-        from clew.analysis.crashes.facts import CrashFacts
-        from clew.analysis.failures import event_of_error
-        from clew.session.crash_facts import facts_of_crash
-
-        if self._request.redact:
-            return CrashFacts()  # names in the source are text of the program
-        inner = None
-        for one in inner_errors(error, is_own=event is None or event.kind == "note"):
-            raised = event_of_error(run, error_text(one))
-            if raised is not None and raised != event:
-                inner = error = one
-                event = raised
-                break
-        source = None if event is None else event.source
-        text = None if source is None else run.columns.sources.get(source.file)
-        thread = self.recorder.thread()
-        mute = thread.mute
-        thread.set_mute(True)
-        try:
-            facts = facts_of_crash(error, source, text)
-            if inner is not None:
-                facts = replace(facts, inner=error_text(inner))
-        except Exception as fault:
-            self.gaps.fault(fault, "the names of what failed")
-            facts = CrashFacts()
-        finally:
-            thread.set_mute(mute)
-        self._crash_facts = facts.to_json()
-        self.store.changed()
-        return facts
 
     def _find_rank(self) -> None:
         if self.store.disk is None:
@@ -271,17 +238,15 @@ class Session:
 
     def _finish_gather(self) -> None:
         if self._assembly.gather is not None:
-            self._assembly.gather.finish(self.crash_text is not None)
+            self._assembly.gather.finish(self._crash is not None)
 
     def _close_recorder(self) -> None:
         self.recorder.close()
         self.store.changed()
 
     def _report_unmatched(self) -> None:
-        missing = None if self._late_model is None else self._late_model.gap()
-        has_crashed = self.crash_text is not None
-        if missing is not None:
-            (self.gaps.add if has_crashed else self.gaps.tell)(missing)
+        has_crashed = self._crash is not None
+        self._unmatched.report_late_model(has_crashed)
         if self.recorder.halted:
             return  # it may have come past the limit
         if self._observers.is_paused and not self._observers.has_run:
@@ -301,7 +266,7 @@ class Session:
 
     def _begin_step(self, hand_over: bool = True) -> int:
         assembly, steps = self._assembly, self._step.steps
-        if self._abandoned:
+        if self.store.is_abandoned:
             return steps.begin()
         if self.recorder.halted:
             number = steps.begin()
@@ -354,10 +319,11 @@ class Session:
         if self._request.schedule is None:
             self._automatic.forward(module, hand_over=False)
 
-    def _on_outermost(self, module: nn.Module) -> bool:
+    def on_outermost(self, module: nn.Module) -> bool:
+        """Return whether a module call inside no other is recorded."""
         return self._observers.on_outermost(module)
 
-    def _on_idle(self, thread: ThreadState, module: nn.Module) -> None:
+    def on_idle(self, thread: ThreadState, module: nn.Module) -> None:
         """Update the step and the modes when the outermost module call of a thread is over."""
         self._step.on_idle(thread, module)
         self._modes.on_idle(thread)
@@ -366,7 +332,7 @@ class Session:
 
     def flush(self) -> None:
         """Make everything so far readable."""
-        if self._abandoned and self.store.disk is None:
+        if self.store.is_abandoned and self.store.disk is None:
             self.recorder.drain()
         if self._observers.is_installed:
             self._assembly.workers.merge()
@@ -390,9 +356,9 @@ class Session:
         return self.store.run()
 
     def _context(self) -> Surroundings:
-        from clew.session.memory_trace import surroundings_of  # many traces are never read
-
-        return surroundings_of(self.recorder, self._step.steps, self.gaps, self._facts())
+        return on_first_use.surroundings_of(
+            self.recorder, self._step.steps, self.gaps, self._facts()
+        )
 
     def _facts(self) -> dict[str, Any]:
         return {
@@ -401,16 +367,12 @@ class Session:
             "level": self._request.level,
             "values": self._request.values,
             "steps": self._automatic.rule,
-            "crash": self.crash_text,
-            **({} if self._crash_facts is None else {"crash_facts": self._crash_facts}),
+            **({"crash": None} if self._crash is None else self._crash.to_json()),
             **({} if self._step_watch is None else self._step_watch.facts()),
         }
 
 
 def _live_feed(recorder: Recorder, live: Listener | bool) -> LiveFeed:
     """Return what reports events: to the log on standard output if no listener is given."""
-    # Which most traces have no use for.
-    from clew.record.live_feed import LiveFeed
-    from clew.views.text.live import LivePrinter
-
-    return LiveFeed(recorder, LivePrinter(sys.stdout) if isinstance(live, bool) else live)
+    listener = on_first_use.LivePrinter(sys.stdout) if isinstance(live, bool) else live
+    return on_first_use.LiveFeed(recorder, listener)

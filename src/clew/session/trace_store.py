@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 from clew.errors import ClewError, warn
 from clew.events.model import Gap
 from clew.keep.budget import Budget
+from clew.program_errors import pass_on
 from clew.record.gaps import Gaps
 from clew.request.request import Request
+from clew.session import on_first_use
 from clew.session.batching import Deferred, Direct, Unkept, WriterThread
 from clew.session.environment import Environment
 
@@ -44,23 +46,27 @@ class TraceStore:
         on_batch: Callable[[Batch], None] | None = None,
     ) -> None:
         self._request = request
-        self._on_batch = on_batch
         self._environment = environment
         self._gaps = gaps
         self._process = os.getpid()
+        # Whether this process is a fork of one that was recording then.
+        self.is_abandoned = False
         self.disk: DiskSink | None = None
         # What was read last, and how many gaps there were then.
         self._run: Run | None = None
         self._gaps_read = 0
         self._identity = object()
-        self._budget = budget
-        self._context = context
         # Made when somebody reads: many traces are never read.
         self._memory: MemoryTrace | None = None
-        self._deferred = (Unkept if request.out is False else Deferred)(self._begin_memory)
+
+        def begin_memory() -> Direct:
+            self._memory = on_first_use.MemoryTrace(request, context, budget.give_back, on_batch)
+            return self._memory.direct
+
+        self._deferred = (Unkept if request.out is False else Deferred)(begin_memory)
         self._writer: WriterThread | None = None
         if request.out is not None and request.out is not False:
-            self._writer = self._open_writer(request.out, budget, facts)
+            self._writer = self._open_writer(request.out, budget, context, facts)
 
     @property
     def taker(self) -> WriterThread | Deferred:
@@ -73,9 +79,12 @@ class TraceStore:
         return None if self.disk is None else self.disk.place
 
     @property
-    def is_of_parent(self) -> bool:
-        """Return whether a folder is written by another process, of which this one is a fork."""
-        return self.disk is not None and self._process != os.getpid()
+    def is_foreign(self) -> bool:
+        """Return whether only another process, of which this one is a fork, records here.
+
+        A trace in memory that was not recording when the fork was made may go on in either.
+        """
+        return self.is_abandoned or (self.disk is not None and self._process != os.getpid())
 
     def flush(self) -> None:
         """Return when everything that was handed over can be read."""
@@ -94,6 +103,7 @@ class TraceStore:
 
     def abandon(self) -> None:
         """Write nothing more: the process is a fork of the one that does."""
+        self.is_abandoned = True
         if self._writer is not None:
             self._writer.abandon()
 
@@ -109,8 +119,6 @@ class TraceStore:
 
     def run(self) -> Run:
         """Return everything that was handed over, to be read."""
-        from clew.session.memory_trace import run_with_gaps  # many traces are never read
-
         if self._run is None or self._gaps_read != len(self._gaps):
             if self.disk is not None:
                 columns = self.disk.read()
@@ -119,29 +127,30 @@ class TraceStore:
                 assert self._memory is not None
                 columns = self._memory.read(self._environment.rank)
             # What went wrong since, the writing itself too, is not in the files.
-            run = run_with_gaps(columns, self._gaps, self._request, self._identity)
+            run = on_first_use.run_with_gaps(columns, self._gaps, self._request, self._identity)
             self._run, self._gaps_read = run, len(self._gaps)
         return self._run
 
-    def _begin_memory(self) -> Direct:
-        from clew.session.memory_trace import MemoryTrace  # many traces are never read
-
-        give_back = self._budget.give_back
-        self._memory = MemoryTrace(self._request, self._context, give_back, self._on_batch)
-        return self._memory.direct
-
     def _open_writer(
-        self, out: str | os.PathLike[str], budget: Budget, facts: Callable[[], dict[str, Any]]
+        self,
+        out: str | os.PathLike[str],
+        budget: Budget,
+        context: Callable[[], Surroundings],
+        facts: Callable[[], dict[str, Any]],
     ) -> WriterThread | None:
         """Open the trace on disk; None if that fails."""
         try:
-            writer = self._open_disk(out, budget, facts())
+            self.disk = self._open_disk(out, budget, facts())
         except ClewError as refused:
+            pass_on(refused)
             if not isinstance(refused.__cause__, OSError):
                 raise
             why = f"{refused}; the trace is kept in memory"
             self._gaps.tell(Gap("the trace on disk", "", why, "save it, or choose another out="))
             return None
+        encoder = on_first_use.encoder_of(self._request, context)
+        most, where = self._request.limits.queue, str(self.disk.claim.folder)
+        writer = WriterThread(encoder, self.disk, most, where, self._gaps.tell)
         budget.is_behind = writer.is_behind
         return writer
 
@@ -150,30 +159,18 @@ class TraceStore:
         out: str | os.PathLike[str],
         budget: Budget,
         facts: dict[str, Any],
-    ) -> WriterThread:
-        # Most traces are kept in memory, and load nothing that writes folders.
-        from clew.run.writing import LiveEventRows
-        from clew.session.memory_trace import encoder_of
-        from clew.store.storage import is_url
-        from clew.store.write.claim import claim
-        from clew.store.write.disk_sink import DiskSink
-        from clew.store.write.remote_sink import RemoteSink
-
+    ) -> DiskSink:
         rank, limits = self._environment.rank, self._request.limits
-        claimed = claim(out, rank, self._request.exist, facts, self._environment.size)
+        claimed = on_first_use.claim(out, rank, self._request.exist, facts, self._environment.size)
         if claimed.said is not None:
             warn(claimed.said)
-        ring = limits.last, budget.give_back
+        rows, ring = on_first_use.LiveEventRows(), (limits.last, budget.give_back)
         try:
-            if is_url(out):
-                self.disk = RemoteSink(claimed, rank, LiveEventRows(), *ring, self._tell_later)
-            else:
-                self.disk = DiskSink(claimed, rank, LiveEventRows(), *ring)
+            if on_first_use.is_url(out):
+                return on_first_use.RemoteSink(claimed, rank, rows, *ring, self._tell_later)
+            return on_first_use.DiskSink(claimed, rank, rows, *ring)
         except OSError as refused:
             raise ClewError(f"cannot write a trace to {claimed.storage}: {refused}") from refused
-        where = str(claimed.folder)
-        encoder = encoder_of(self._request, self._context)
-        return WriterThread(encoder, self.disk, limits.queue, where, self._gaps.tell)
 
     def _tell_later(self, gap: Gap) -> None:
         assert self._writer is not None

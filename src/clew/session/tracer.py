@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,7 +21,9 @@ from clew.events.model import Gap
 from clew.record.active import ActiveTrace, register
 from clew.request.callbacks import Callbacks
 from clew.request.limits import Limits, Schedule
-from clew.request.request import Request, is_disabled, models_of, request_of
+from clew.request.request import Request, models_of, request_of
+from clew.request.switches import is_disabled
+from clew.session import on_first_use
 from clew.session.decorating import inside
 from clew.traces import Trace
 
@@ -45,8 +48,8 @@ _DISABLED = Gap("everything", "", "CLEW_DISABLE=1 switches recording off", "unse
 def _before_fork() -> None:
     """Finish the imports that another thread may be in: a child would wait for them for ever."""
     if _active:
-        from clew.record import native_rows  # noqa: F401 - loaded with the first batch
-        from clew.session import memory_trace  # noqa: F401 - loaded with the first batch
+        for name in ("NativeNumbers", "MemoryTrace"):  # which are loaded with the first batch
+            getattr(on_first_use, name)
 
 
 def _forked_child() -> None:
@@ -126,12 +129,14 @@ def trace(
         level, values, capture, watch, callbacks, gather, live, compiled, out, exist, schedule,
         limits, redact, name, engine,
     )  # fmt: skip
-    if is_disabled():
-        return Tracer({}, request)
-    try:
-        import torch
-    except ImportError as missing:
-        raise MissingDependency("clew.trace", "torch", "clew[torch]") from missing
+    torch = sys.modules.get("torch")
+    if torch is None:
+        if is_disabled():
+            return Tracer({}, request)
+        try:
+            torch = importlib.import_module("torch")
+        except ImportError as missing:
+            raise MissingDependency("clew.trace", "torch", "clew[torch]") from missing
     return Tracer(models_of(model, torch.nn.Module), request)
 
 
@@ -169,9 +174,11 @@ class Tracer(Trace):
     ) -> None:
         ordinary = (StopIteration, StopAsyncIteration, GeneratorExit)
         crashed = exc is not None and not isinstance(exc, ordinary)
-        if crashed and self._session is not None and self._depth == 1:
-            self._session.crashed(exc)  # type: ignore[arg-type]
-        self.stop()
+        try:
+            if crashed and self._session is not None and self._depth == 1:
+                self._session.crashed(exc)  # type: ignore[arg-type]
+        finally:
+            self.stop()
 
     def start(self) -> Tracer:
         """Begin to record; `stop` ends it."""
@@ -189,7 +196,12 @@ class Tracer(Trace):
         self._depth -= 1
         if self._depth == 0:
             _active.remove(self)
-            self._session.stop()
+            try:
+                self._session.stop()
+            except BaseException:
+                if self._session.is_installed:  # an interrupt came before it had begun to stop
+                    self._session.stop()
+                raise
         return self
 
     def step(self) -> int:
@@ -258,17 +270,14 @@ class Tracer(Trace):
             self._depth += 1
             return
         if self._session is None:
-            # This file is loaded where there is no torch, to say so when a trace is begun.
-            from clew.session.session import Session  # which loads torch
-
-            self._session = Session(
+            self._session = on_first_use.Session(
                 self._models, self._request, self._late_model, self._is_paced, self._step_watch
             )
         try:
             self._session.start(frame, nested=bool(_active))
             if _has_temporary(self._models):
                 self._session.name_models()
-        except Exception as fault:
+        except BaseException as fault:
             self._session.failed_to_start(fault)
         # From here on weak references and names are enough.
         self._models = {}
@@ -296,9 +305,7 @@ class Tracer(Trace):
 
     def _current_run(self) -> Run:
         if self._session is None and is_disabled():
-            from clew.session.memory_trace import empty_run  # which many programs never need
-
-            return empty_run(_DISABLED)
+            return on_first_use.empty_run(_DISABLED)
         if self._session is None:
             raise TraceStateError(
                 "nothing was recorded: run the model inside `with clew.trace(model) as t:`"
@@ -331,14 +338,12 @@ register(_innermost)
 @contextlib.contextmanager
 def unrecorded() -> Iterator[None]:
     """Run a block that no trace records; restore the state of random numbers after it."""
-    from clew.callbacks.isolation import undisturbed  # which loads torch
-
     threads = [t._session.recorder.thread() for t in _active if t._session is not None]
     before = [thread.mute for thread in threads]
     try:
         for thread in threads:
             thread.set_mute(True)
-        with undisturbed():
+        with on_first_use.undisturbed():
             yield
     finally:
         for thread, mute in zip(threads, before, strict=True):

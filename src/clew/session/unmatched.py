@@ -15,11 +15,13 @@ from clew.errors import warn
 from clew.events.model import Gap
 from clew.record.gaps import Gaps
 from clew.request.interest import CALL_GRADIENTS, TENSOR_ROLES
+from clew.session import on_first_use
 from clew.session.assembly import Assembly
 
 if TYPE_CHECKING:
     from clew.record.module_registry import ModuleTable
     from clew.record.recorder import Recorder
+    from clew.session.late_model import LateModel
 
 _NOTHING_RAN = Gap(
     "events",
@@ -45,10 +47,12 @@ class Unmatched:
         recorder: Recorder,
         assembly: Assembly,
         gaps: Gaps,
+        late_model: LateModel | None = None,
     ) -> None:
         self._recorder = recorder
         self._assembly = assembly
         self._gaps = gaps
+        self._late_model = late_model
         self._ledger = assembly.interest.ledger
         # Addresses of which no step has shown whether something matches them.
         self._unchecked = {a.text for a in self._ledger.addresses if a.call is None}
@@ -71,6 +75,12 @@ class Unmatched:
         for gap in found:
             self._warned.add((gap.what, gap.where))
             warn(f"{gap} (up to the end of step {step})")
+
+    def report_late_model(self, has_crashed: bool) -> None:
+        """Report a model that never came by the name given; after a crash, do not warn of it."""
+        missing = None if self._late_model is None else self._late_model.gap()
+        if missing is not None:
+            (self._gaps.add if has_crashed else self._gaps.tell)(missing)
 
     def report(self, has_schedule: bool, is_compiled: bool) -> None:
         """Report everything that never came, at the end of a recording.
@@ -152,9 +162,7 @@ class Unmatched:
         owned = [path for path, _ in modules.tensors()] if unmatched else []
         for address in unmatched:
             if address.kind == "function" and address.role is None:
-                from clew.observe.variables.frames.functions import missing  # loaded by now
-
-                why = str(missing(address.path, address.segments))
+                why = str(on_first_use.missing(address.path, address.segments))
                 instead = "import the module first, or name a function that exists"
                 yield Gap(_TO_CAPTURE, address.text, why, instead)
                 continue

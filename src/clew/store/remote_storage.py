@@ -18,7 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from clew.errors import ClewError, MissingDependency
+from clew.errors import ClewError
+from clew.optional_packages import optional_package
 from clew.store.storage import numbered_name
 
 _T = TypeVar("_T")
@@ -35,10 +36,7 @@ class RemoteStorage:
         self.name = self.place.rpartition("/")[2]
         self._listed: dict[str, int] = {}
         self._copies: Path | None = None
-        try:
-            import fsspec
-        except ImportError as missing:
-            raise MissingDependency(f"the place {url}", "fsspec", "clew[remote]") from missing
+        fsspec = optional_package("fsspec", f"the place {url}")
         try:
             self._fs, self._root = fsspec.core.url_to_fs(self.place)
         except (ImportError, ValueError) as refused:

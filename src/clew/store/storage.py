@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
+from clew import store
+from clew.program_errors import pass_on
 from clew.store.safe_files import opened, read_at, size_of
 
 
@@ -68,10 +70,7 @@ def is_url(path: object) -> bool:
 def storage_of(path: str | os.PathLike[str]) -> Storage:
     """Return the folder of a path or URL; it need not exist."""
     if isinstance(path, str) and is_url(path):
-        # Here, as it needs this module.
-        from clew.store.remote_storage import RemoteStorage
-
-        return RemoteStorage(path)
+        return store.RemoteStorage(path)
     return LocalStorage(Path(path))
 
 
@@ -110,7 +109,8 @@ class LocalStorage:
         """Return the size of a file, 0 if it is not there."""
         try:
             return size_of(self.folder / name)
-        except OSError:
+        except OSError as odd:
+            pass_on(odd)
             return 0
 
     def folders(self) -> list[str]:

@@ -22,6 +22,9 @@ class Modes(Mapping[int, str]):
             raise KeyError(step)
         return self._NAMES[mode]
 
+    def __contains__(self, step: object) -> bool:
+        return isinstance(step, int) and 0 <= step < len(self._modes) and self._modes[step] != 0
+
     def __iter__(self) -> Iterator[int]:
         return (step for step, mode in enumerate(self._modes) if mode)
 

@@ -125,8 +125,7 @@ EVENT_ROW = np.dtype(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class NativeRows:
+class NativeRows(NamedTuple):
     """What the native engine recorded since the last time, as `native/sources/rows.h` has it.
 
     `kept` are statistics of values, `marks` their fingerprints, `data` copies of their elements.
@@ -134,7 +133,7 @@ class NativeRows:
     `metas` and `arguments` are the new rows of its tables, as words, and their first numbers;
     `oldest_arguments` is the first row that may be used again. `odd_metas` are the facts of
     tensors that Python has read, `constants` objects that arguments refer to by number, `names` the
-    names of tensors that no event made.
+    names of tensors that no event made. All but these three come from the engine, in this order.
     """
 
     events: bytes
@@ -151,21 +150,21 @@ class NativeRows:
     errors: list[str | None]
     first_error: int
     open_calls: bytes
-    names: list[str | None]
-    odd_metas: list[Any]
-    constants: list[Any]
     kept: bytes
     marks: bytes
     data: list[Any]
     # Attributes of modules, as `record.attributes` notes them.
     noted: list[Any]
+    names: list[str | None]
+    odd_metas: list[Any]
+    constants: list[Any]
 
     @property
     def size(self) -> int:
         """Return about how many bytes the rows hold, with what is kept of values."""
         rows = len(self.events) + len(self.refs) + len(self.values)
         kept = len(self.kept) + len(self.marks)
-        return rows + kept + sum(memoryview(block).nbytes for block in self.data)
+        return rows + kept + sum([memoryview(block).nbytes for block in self.data])
 
     def gone_numbers(self) -> list[int]:
         """Return the numbers of values that no later row refers to."""

@@ -1,7 +1,8 @@
 """The plugin of pytest: fixtures `clew_trace` and `clew_snapshot`, `--clew-update`, `--clew-trace`.
 
 pytest loads it by its entry point in every project of an environment that has Clew, so it loads
-neither torch nor pyarrow nor NumPy until a fixture is used, and does nothing before that.
+neither torch nor pyarrow nor NumPy until a fixture is used, and does nothing before that: names of
+`clew` and `clew.testing` are imported when they are first asked for.
 """
 
 from __future__ import annotations
@@ -12,9 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import clew
+from clew import testing
+from clew.request.switches import is_disabled
+
 if TYPE_CHECKING:
     from clew.session.tracer import Tracer
-    from clew.testing.snapshots import Snapshots
+    from clew.testing.model_snapshots import Snapshots
 
 _TRACES = pytest.StashKey[list[Any]]()
 _SNAPSHOTS = pytest.StashKey[Any]()
@@ -44,12 +49,10 @@ def clew_trace(request: pytest.FixtureRequest) -> Callable[..., Tracer]:
 
     It is called as `clew.trace` is: `with clew_trace(model) as t: model(x)`.
     """
-    from clew.session import trace  # which loads torch
-
     seen = request.node.stash.setdefault(_TRACES, [])
 
     def record(model: Any = None, **options: Any) -> Tracer:
-        tracer = trace(model, **options)
+        tracer = clew.trace(model, **options)
         seen.append(tracer)
         return tracer
 
@@ -60,10 +63,6 @@ def clew_trace(request: pytest.FixtureRequest) -> Callable[..., Tracer]:
 def clew_snapshot(request: pytest.FixtureRequest) -> Iterator[Snapshots]:
     """Keep a model's numbers as text next to the test: `clew_snapshot.check(model, x)`."""
     pytest.importorskip("torch", reason="clew_snapshot runs models, and torch is not installed")
-    # These load NumPy, which most tests that pytest runs do without.
-    from clew.request.request import is_disabled
-    from clew.testing.snapshots import Snapshots
-
     if is_disabled():
         pytest.skip("clew_snapshot records models, and CLEW_DISABLE switches that off")
     node = request.node
@@ -71,7 +70,7 @@ def clew_snapshot(request: pytest.FixtureRequest) -> Iterator[Snapshots]:
     seen = node.stash.setdefault(_TRACES, [])
     update = bool(request.config.getoption("--clew-update"))
     here = request.config.invocation_params.dir
-    found = Snapshots(request.path, test, here=here, update=update, failed=seen.append)
+    found = testing.Snapshots(request.path, test, here=here, update=update, failed=seen.append)
     node.stash[_SNAPSHOTS] = found
     yield found
     found.finish(passed=not node.stash.get(_FAILED, True))
@@ -80,15 +79,13 @@ def clew_snapshot(request: pytest.FixtureRequest) -> Iterator[Snapshots]:
 
 def _unused_files(request: pytest.FixtureRequest) -> list[str]:
     """Return notes on snapshots of tests that a file no longer has, once for each file."""
-    from clew.testing.snapshot_files import tests_with_files  # most runs have no snapshots
-
     judged = request.config.stash.setdefault(_JUDGED, set())
     if request.path in judged:
         return []
     judged.add(request.path)
     return [
         f"no such test any more: {path}"  # in full, to be removed by hand
-        for test, path in tests_with_files(request.path).items()
+        for test, path in testing.tests_with_files(request.path).items()
         if not _exists(request.module, test)
     ]
 
@@ -108,9 +105,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
     if not records or {"clew_trace", "clew_snapshot"} & {*getattr(item, "fixturenames", ())}:
         yield
         return
-    from clew.session import trace  # which loads torch
-
-    tracer = trace()
+    tracer = clew.trace()
     item.stash.setdefault(_TRACES, []).append(tracer)
     tracer.__enter__()
     outcome = yield

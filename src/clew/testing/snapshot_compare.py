@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from math import inf
 
-from clew.testing.snapshot_text import COUNTS, WEIGHTS_TOLERANCE, Line, unit_of, written
+from clew.testing.snapshot_text import COUNTS, WEIGHTS_TOLERANCE, SnapshotLine, unit_of, written
 
 # A few repeats show less than all that may happen: so many times what they show is noise.
 _MARGIN = 12.0
@@ -22,8 +22,8 @@ _MOST_NAMES = 6
 class Change:
     """A line of the snapshot and the one found in its place; None where there is none."""
 
-    expected: Line | None
-    found: Line | None
+    expected: SnapshotLine | None
+    found: SnapshotLine | None
 
     @property
     def name(self) -> str:
@@ -70,7 +70,7 @@ class Mismatch:
         return lines
 
 
-def compare(expected: Sequence[Line], found: Sequence[Line]) -> Mismatch | None:
+def compare(expected: Sequence[SnapshotLine], found: Sequence[SnapshotLine]) -> Mismatch | None:
     """Return what differs, None if nothing does."""
     changes = tuple(_paired(expected, found))
     if all(
@@ -81,14 +81,14 @@ def compare(expected: Sequence[Line], found: Sequence[Line]) -> Mismatch | None:
     return Mismatch(changes)
 
 
-def differs(expected: Line, found: Line) -> bool:
+def differs(expected: SnapshotLine, found: SnapshotLine) -> bool:
     """Return whether a call has another class, dtype or shape, or other numbers beyond noise."""
     if (expected.cls, expected.look) != (found.cls, found.look):
         return True
     return _weights_differ(expected, found) or error_between(expected, found) > expected.tolerance
 
 
-def error_between(expected: Line, found: Line) -> float:
+def error_between(expected: SnapshotLine, found: SnapshotLine) -> float:
     """Return the largest relative error of a number; infinite if they cannot be compared."""
     numbers = [key for key in expected.numbers if key != "weights"]
     if set(numbers) != found.numbers.keys() - {"weights"}:
@@ -96,7 +96,9 @@ def error_between(expected: Line, found: Line) -> float:
     return max((_error(key, expected, found) for key in numbers), default=0.0)
 
 
-def with_noise(lines: Iterable[Line], repeats: Sequence[Sequence[Line]]) -> tuple[Line, ...]:
+def with_noise(
+    lines: Iterable[SnapshotLine], repeats: Sequence[Sequence[SnapshotLine]]
+) -> tuple[SnapshotLine, ...]:
     """Return the lines with a larger tolerance where repeats show that there is more noise."""
     others = [{line.name: line for line in repeat} for repeat in repeats]
     return tuple(
@@ -109,7 +111,7 @@ def with_noise(lines: Iterable[Line], repeats: Sequence[Sequence[Line]]) -> tupl
     )  # fmt: skip
 
 
-def _error(key: str, expected: Line, found: Line) -> float:
+def _error(key: str, expected: SnapshotLine, found: SnapshotLine) -> float:
     pairs = list(zip(expected.numbers[key], found.numbers[key], strict=False))
     if len(expected.numbers[key]) != len(found.numbers[key]):
         return inf
@@ -120,14 +122,14 @@ def _error(key: str, expected: Line, found: Line) -> float:
     return apart / unit if apart else 0.0
 
 
-def _weights_differ(expected: Line, found: Line) -> bool:
+def _weights_differ(expected: SnapshotLine, found: SnapshotLine) -> bool:
     mine, theirs = (line.numbers.get("weights") for line in (expected, found))
     if mine is None or theirs is None:
         return mine is not theirs
     return abs(mine[0] - theirs[0]) > 2 * WEIGHTS_TOLERANCE * max(abs(mine[0]), abs(theirs[0]))
 
 
-def _paired(expected: Sequence[Line], found: Sequence[Line]) -> Iterable[Change]:
+def _paired(expected: Sequence[SnapshotLine], found: Sequence[SnapshotLine]) -> Iterable[Change]:
     """Give the lines of both side by side: by name, and in between by class and shape."""
     names, other_names = ([line.name for line in lines] for lines in (expected, found))
     matcher = SequenceMatcher(None, names, other_names, autojunk=False)
@@ -138,7 +140,7 @@ def _paired(expected: Sequence[Line], found: Sequence[Line]) -> Iterable[Change]
             yield from _renamed(list(expected[a:a_end]), list(found[b:b_end]))
 
 
-def _renamed(expected: list[Line], found: list[Line]) -> Iterable[Change]:
+def _renamed(expected: list[SnapshotLine], found: list[SnapshotLine]) -> Iterable[Change]:
     """Give the lines of a stretch where names differ; alike calls in the same order are pairs."""
     kinds, other_kinds = ([(one.cls, one.look) for one in lines] for lines in (expected, found))
     matcher = SequenceMatcher(None, kinds, other_kinds, autojunk=False)
@@ -173,7 +175,7 @@ def _headline(first: Change) -> str:
     return f"the first call that differs is {name} ({line.cls})"
 
 
-def _figures(expected: Line, found: Line) -> list[str]:
+def _figures(expected: SnapshotLine, found: SnapshotLine) -> list[str]:
     """Write the numbers that differ, expected and found, and how far apart they are."""
     lines = []
     for what, a, b in (("class", expected.cls, found.cls), ("value", expected.look, found.look)):
@@ -191,7 +193,7 @@ def _figures(expected: Line, found: Line) -> list[str]:
     return [*lines, f"the noise allowed is {expected.tolerance:.0e} (relative)"]
 
 
-def _texts(key: str, line: Line) -> str:
+def _texts(key: str, line: SnapshotLine) -> str:
     numbers = line.numbers.get(key)
     return "none" if numbers is None else ", ".join(written(x, key, line) for x in numbers)
 

@@ -1,6 +1,6 @@
 """Run a model and take down what a snapshot keeps of it.
 
-Input: a model or function with its inputs. Output: a `Recording`: a line for each input, module
+Input: a model or function with its inputs. Output: a `SnapshotRun`: a line for each input, module
 call, and gradient, and the line of the program that each call came from. Buffers and random
 generators are left as they were; what the model writes to its inputs is written to copies.
 """
@@ -28,13 +28,13 @@ from clew.events.tensor_text import short_dtype
 from clew.machinery import MACHINERY
 from clew.replay.calling import copied
 from clew.replay.model_state import unchanged
-from clew.replay.nested import floats_in
+from clew.replay.nested_tensors import floats_in
 from clew.replay.perturbing import perturb
 from clew.replay.random_state import RandomState, random_state
 from clew.run.event import Event
 from clew.run.value import Value
 from clew.session import trace
-from clew.testing.snapshot_text import COUNTS, EXTREMES, MOMENTS, Line, usual_tolerance
+from clew.testing.snapshot_text import COUNTS, EXTREMES, MOMENTS, SnapshotLine, usual_tolerance
 from clew.traces import Trace
 
 # What the root module is called in a snapshot.
@@ -42,10 +42,10 @@ ROOT = "(root)"
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class SnapshotRun:
     """One run of a model: its lines, where each came from, what was returned, and the trace."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[SnapshotLine, ...]
     sources: Mapping[str, Source]
     result: Any
     trace: Trace
@@ -70,7 +70,7 @@ class Checked:
         found = getattr(found, "__self__", found)
         return found if isinstance(found, nn.Module) else None
 
-    def record(self, failed: Callable[[Trace], None] = lambda t: None) -> Recording:
+    def record(self, failed: Callable[[Trace], None] = lambda t: None) -> SnapshotRun:
         """Run it once; `failed` gets the trace if the model raises."""
         weights = _weights(self.module)
         given = {**{str(at): one for at, one in enumerate(self.args)}, **self.kwargs}
@@ -93,9 +93,9 @@ class Checked:
             for one in calls
             if one.source is not None and not is_library(one.source)
         }
-        return Recording((*inputs, *lines, *gradients), sources, result, tracer)
+        return SnapshotRun((*inputs, *lines, *gradients), sources, result, tracer)
 
-    def perturbed(self, seed: int) -> Recording | None:
+    def perturbed(self, seed: int) -> SnapshotRun | None:
         """Run it with weights moved by one unit in the last place; None if there are none."""
         if self.module is None:
             return None
@@ -115,7 +115,7 @@ class Checked:
             self.start.restore()
             yield partial(self.model, *args, **kwargs)
 
-    def _gradients(self, result: Any) -> Iterator[Line]:
+    def _gradients(self, result: Any) -> Iterator[SnapshotLine]:
         """Give a line for each parameter's gradient, from the last parameter to the first.
 
         That is about the order in which a backward pass reaches them. `.grad` stays as it is.
@@ -130,7 +130,7 @@ class Checked:
             self.loss(result), [one for _, one in named], allow_unused=True
         )
         for (name, _), grad in zip(named, grads, strict=True):
-            line = Line(f"{name}:grad", "Tensor", "none", {}, usual_tolerance("none"))
+            line = SnapshotLine(f"{name}:grad", "Tensor", "none", {}, usual_tolerance("none"))
             yield line if grad is None else _of_tensor(line.name, grad)
 
 
@@ -166,7 +166,7 @@ def weighted_sum(result: Any) -> Tensor:
     return torch.stack(parts).sum()
 
 
-def made_with(recording: Recording) -> tuple[str, ...]:
+def made_with(recording: SnapshotRun) -> tuple[str, ...]:
     """Return what the numbers of a recording may depend on besides the program."""
     devices = {
         v.device.partition(":")[0] for e in recording.trace.modules for v in e.outputs.values()
@@ -195,20 +195,20 @@ def _call_name(call: Event) -> str:
     return (call.module or ROOT) + (f"#{call.call}" if call.call else "")
 
 
-def _of_call(call: Event, weights: Mapping[str, float]) -> list[Line]:
+def _of_call(call: Event, weights: Mapping[str, float]) -> list[SnapshotLine]:
     """Return a line for each tensor that a call returned; one without numbers if there is none."""
     name, own = _call_name(call), weights.get(call.module or "")
     found = [
         _of_value(f"{name}:{path}" if path else name, call.name, value)
         for path, value in call.outputs.items()
         if value.shape is not None and value.stats is not None
-    ] or [Line(name, call.name, "none", {}, usual_tolerance("none"))]
+    ] or [SnapshotLine(name, call.name, "none", {}, usual_tolerance("none"))]
     if own is not None:
         found[0] = replace(found[0], numbers={**found[0].numbers, "weights": (own,)})
     return found
 
 
-def _of_value(name: str, cls: str, value: Value) -> Line:
+def _of_value(name: str, cls: str, value: Value) -> SnapshotLine:
     stats = value.stats
     facts = {} if stats is None else {
         key: getattr(stats, key) for key in (*MOMENTS, *EXTREMES, *COUNTS)
@@ -216,7 +216,7 @@ def _of_value(name: str, cls: str, value: Value) -> Line:
     return _line(name, cls, value.dtype, value.shape or (), facts, value.fingerprint)
 
 
-def _of_tensor(name: str, tensor: Tensor) -> Line:
+def _of_tensor(name: str, tensor: Tensor) -> SnapshotLine:
     array = _numbers(tensor)
     dtype = str(tensor.dtype).removeprefix("torch.")
     stats = array_statistics(array) or {}
@@ -235,7 +235,7 @@ def _numbers(tensor: Tensor) -> np.ndarray[Any, Any]:
 def _line(
     name: str, cls: str, dtype: str, shape: tuple[int, ...], stats: Mapping[str, Any],
     fingerprint: Fingerprint | None,
-) -> Line:  # fmt: skip
+) -> SnapshotLine:  # fmt: skip
     numbers: dict[str, tuple[float, ...]] = {
         key: (float(stats[key]),)
         for key in (*MOMENTS, *EXTREMES)
@@ -248,7 +248,7 @@ def _line(
         numbers = {key: found for key, found in numbers.items() if found}
     numbers |= {key: (float(stats[key]),) for key in COUNTS if stats.get(key)}
     look = f"{short_dtype(dtype)}[{','.join(map(str, shape))}]"
-    return Line(name, cls, look, numbers, usual_tolerance(look))
+    return SnapshotLine(name, cls, look, numbers, usual_tolerance(look))
 
 
 def _weighted(sums: tuple[float, ...]) -> float:

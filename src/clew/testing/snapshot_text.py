@@ -38,7 +38,7 @@ def usual_tolerance(look: str) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class SnapshotLine:
     """What is kept of one value: of a module call's result, an input, a gradient.
 
     `numbers` has `mean`, `std`, `min` and `max` of the finite elements, `axes` (for each axis, the
@@ -71,7 +71,7 @@ class Section:
 
     name: str
     made_with: tuple[str, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[SnapshotLine, ...]
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class SnapshotFile:
     sections: dict[str, Section] = field(default_factory=dict)
 
 
-def unit_of(number: str, line: Line) -> float:
+def unit_of(number: str, line: SnapshotLine) -> float:
     """Return what the error of a number is relative to."""
     if number in EXTREMES:
         return EXTREME_MARGIN * line.largest
@@ -104,7 +104,7 @@ def _write_section(section: Section) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_line(line: Line) -> str:
+def write_line(line: SnapshotLine) -> str:
     """Write a line: name, class, dtype and shape, and the numbers by name."""
     words = [_word(line.name), _word(line.cls), _word(line.look)]
     for name in _ORDER:
@@ -115,7 +115,7 @@ def write_line(line: Line) -> str:
     return " ".join(words)
 
 
-def written(number: float, name: str, line: Line) -> str:
+def written(number: float, name: str, line: SnapshotLine) -> str:
     """Write a number with the digits that its tolerance leaves it."""
     if name in COUNTS:
         return str(int(number))
@@ -151,7 +151,7 @@ def read_file(text: str, path: str) -> SnapshotFile:
     if not rows or not rows[0].startswith(_TITLE):
         raise ClewError(f"{path} is no snapshot of this version of Clew: it begins otherwise")
     found = SnapshotFile(rows[0].removeprefix(_TITLE))
-    name, made_with, lines = "", tuple[str, ...](), list[Line]()
+    name, made_with, lines = "", tuple[str, ...](), list[SnapshotLine]()
 
     def close() -> None:
         if name:
@@ -169,7 +169,7 @@ def read_file(text: str, path: str) -> SnapshotFile:
     return found
 
 
-def _read_line(row: str, place: str) -> Line:
+def _read_line(row: str, place: str) -> SnapshotLine:
     try:
         name, cls, look, *words = row.split(" ")
         pairs = dict(zip(words[::2], words[1::2], strict=True))
@@ -177,7 +177,7 @@ def _read_line(row: str, place: str) -> Line:
         if not pairs.keys() <= set(_ORDER):
             raise ValueError(", ".join(pairs))
         numbers = {key: tuple(map(float, text.split(","))) for key, text in pairs.items()}
-        return Line(_unquoted(name), _unquoted(cls), _unquoted(look), numbers, tolerance)
+        return SnapshotLine(_unquoted(name), _unquoted(cls), _unquoted(look), numbers, tolerance)
     except (ValueError, KeyError):
         raise ClewError(
             f"{place} is no line of a snapshot: {plain(row)!r}; a merge may have left it so: "

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clew.analysis.findings import Finding
 from clew.analysis.listing import HEAD, ROWS
@@ -159,7 +160,7 @@ def value_bundle(value: Value) -> Bundle:
     return {"text/plain": text, "text/html": f"<div>{line}</div>{picture}"}
 
 
-def _histogram(array: Any) -> str:
+def _histogram(array: NDArray[Any]) -> str:
     """Bars as SVG, which every notebook shows without trusting anything."""
     real = np.abs(array) if array.dtype.kind == "c" else array.astype(np.float64)
     finite = real[np.isfinite(real)]

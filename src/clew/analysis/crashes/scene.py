@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from clew.analysis.crashes.expressions import (
+from clew.analysis.crashes.facts import GIVEN, CrashFacts, IndexFacts, TensorFacts
+from clew.analysis.crashes.failed_expression import (
     FailedExpression,
     Span,
     WrittenExpression,
     failed_expression,
     is_primary,
 )
-from clew.analysis.crashes.facts import GIVEN, CrashFacts, IndexFacts, TensorFacts
 from clew.events.model import Source
 from clew.events.op_names import bare_op
 from clew.events.tensor_text import short_dtype

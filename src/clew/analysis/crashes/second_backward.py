@@ -10,7 +10,7 @@ import re
 
 from clew.analysis.crashes.autograd_faults import at_line, last_like
 from clew.analysis.crashes.cause import Cause
-from clew.analysis.crashes.expressions import failed_expression, is_primary
+from clew.analysis.crashes.failed_expression import failed_expression, is_primary
 from clew.analysis.crashes.scene import Scene
 from clew.analysis.file_names import bare_name
 from clew.events.model import Source

@@ -13,12 +13,11 @@ import numpy as np
 
 from clew.analysis.diff.call_forest import CALL, OP, CallForest
 from clew.analysis.diff.compared import Compared, Half
-from clew.analysis.diff.distance import Floats, distances
+from clew.analysis.diff.distance import distances
 from clew.analysis.diff.divergence import Divergence
-from clew.analysis.diff.flow_graph import Flags
 from clew.analysis.diff.forest_alignment import SideBySide, side_by_side
 from clew.analysis.diff.row_folds import Fold, folded
-from clew.events.columns import OUT, Ints
+from clew.events.columns import OUT, Flags, Floats, Ints
 from clew.run.run import Run
 
 STATES = ("matched", "changed", "only_a", "only_b", "unknown")
@@ -57,7 +56,7 @@ def align(found: Compared, first: Divergence | None) -> Aligned:
     a, b = CallForest(found.a.graph), CallForest(found.b.graph)
     rows = side_by_side(a, b, *_ties(found, a, b, first))
     event_a, event_b = _events(a, rows.a), _events(b, rows.b)
-    facts = _Facts(found, a, b, rows)
+    facts = _RowStates(found, a, b, rows)
     at = -1 if first is None else _row_of(event_a, event_b, first)
     texts = {
         row: (a.groups.get(x, ""), b.groups.get(y, ""))
@@ -108,6 +107,8 @@ def _ties(
         return nodes_a, nodes_b
     # Where the runs part, both ops are shown side by side if their calls are.
     here = int(a.node_of[first.a.row]), int(b.node_of[first.b.row])
+    if min(here) < 0:  # a variable, which is in no row
+        return nodes_a, nodes_b
     others = (nodes_a != here[0]) & (nodes_b != here[1])
     return np.append(nodes_a[others], here[0]), np.append(nodes_b[others], here[1])
 
@@ -127,7 +128,7 @@ def _maker_of_equal(found: Compared, op: int, moves: Flags) -> int:
     return -1
 
 
-class _Facts:
+class _RowStates:
     """State and error of each row."""
 
     def __init__(self, found: Compared, a: CallForest, b: CallForest, rows: SideBySide) -> None:

@@ -20,7 +20,7 @@ def different_arguments(a: FlowGraph, op_a: int, b: FlowGraph, op_b: int) -> lis
     row_a, row_b = int(a.rows[op_a]), int(b.rows[op_b])
     if run_a.name(row_a) != run_b.name(row_b):
         return [f"a runs {run_a.name(row_a)}, b {run_b.name(row_b)}"]
-    mine, theirs = _constants(run_a, row_a), _constants(run_b, row_b)
+    mine, theirs = constants_of(run_a, row_a), constants_of(run_b, row_b)
     paths = dict.fromkeys([*mine, *theirs])
     return [
         f"argument {path}: {_given(mine, path)} in a, {_given(theirs, path)} in b"
@@ -33,7 +33,8 @@ def _given(constants: dict[str, Any], path: str) -> str:
     return repr(constants[path]) if path in constants else "not given"
 
 
-def _constants(run: Run, row: int) -> dict[str, Any]:
+def constants_of(run: Run, row: int) -> dict[str, Any]:
+    """Return what was given to an op that is no tensor, by its path."""
     template = run.columns.templates[int(run.columns.template[row])]
     return {
         leaf.path: leaf.constant

@@ -14,14 +14,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from clew.analysis.diff.counterparts import with_counterparts
-from clew.analysis.diff.distance import Floats, ValueFacts, distances, facts_of, permuted
+from clew.analysis.diff.distance import ValueFacts, distances, facts_of, permuted
 from clew.analysis.diff.drift import Drift, drift_of, measured
-from clew.analysis.diff.flow_graph import Flags, FlowGraph
+from clew.analysis.diff.flow_graph import FlowGraph
 from clew.analysis.diff.iterations import Iterations
+from clew.analysis.diff.joined_values import sliced_distances
 from clew.analysis.diff.noise import NOISE, ROUNDING, Noise, levels_of, per_dtype
 from clew.analysis.diff.pairing import Rename, pair_ops
+from clew.analysis.diff.proofs import with_sources
 from clew.analysis.diff.value_matching import disordered, match
-from clew.events.columns import Ints
+from clew.events.columns import Flags, Floats, Ints
 from clew.run.run import Run
 
 # Values of other places are the same only up to this, however noisy they are.
@@ -124,15 +126,17 @@ def _half(
     far[there[shuffled & _same_shapes(other, partner[there], mine, there)]] = np.inf
     far[rewired] = np.inf
     # What is noisier than this could be the value of anything.
-    equal = match(
-        other_facts, facts, np.minimum(other_noise, _MOST_NOISE), np.minimum(noise, _MOST_NOISE),
-        wanted=partner < 0,
-    )  # fmt: skip
+    least, other_least = np.minimum(noise, _MOST_NOISE), np.minimum(other_noise, _MOST_NOISE)
+    equal = match(other_facts, facts, other_least, least, wanted=partner < 0)
     before, partner = partner, np.where(partner < 0, equal, partner)
     partner = with_counterparts(mine, facts, other, other_facts, partner)
     numbers = np.flatnonzero((before < 0) & (partner >= 0))
     far[numbers] = distances(other_facts, partner[numbers], facts, numbers)
-    far[disordered(mine, facts, other_facts, partner, numbers)] = np.inf
+    # Where ops have counterparts, their results have them, too, as a whole.
+    alone = (equal < 0) & facts.known & ~(before >= 0).any()
+    sliced, in_order = sliced_distances(mine, facts, least, other, other_facts, other_least, alone)
+    far[disordered(mine, facts, other_facts, partner, numbers, in_order)] = np.inf
+    far = np.fmin(far, sliced)
     # Memory that nothing has written is as good as any other.
     unset = mine.unwritten
     far[unset & ~np.isnan(far)] = 0.0
@@ -150,7 +154,7 @@ def _half(
     agrees = _agreeing(mine, far, noise, floor, tells)
     unseen = np.flatnonzero((mine.same_as >= 0) & np.isnan(far))
     agrees[unseen] = agrees[mine.same_as[unseen]]
-    right = _with_sources(mine, agrees, facts, far > noise, neutral) | unset
+    right = with_sources(mine, agrees, facts, far > noise, neutral) | unset
     right[unseen] |= right[mine.same_as[unseen]]
     return Half(mine, facts, partner, far, noise, right)
 
@@ -243,31 +247,3 @@ def _agreeing(
                 agrees[value] = errors[value] <= _GROWTH * level[value]
                 level[value] = max(level[value], errors[value]) if agrees[value] else level[value]
     return np.array(agrees, dtype=bool)
-
-
-def _with_sources(
-    graph: FlowGraph, agrees: Flags, facts: ValueFacts, differs: Flags, neutral: Flags
-) -> Flags:
-    """Count as right also what a right value was computed from.
-
-    What differs from its partner is right only if everything computed from it is: a norm forgives a
-    factor that others do not. A result of the program that differs is wrong even if what was
-    computed from a part of it is right. Values that may agree by chance prove nothing, and
-    `neutral` ones, of which nothing is known to come, refute nothing.
-    """
-    forgetful, off = graph.is_forgetful.tolist(), differs.tolist()
-    proves = (agrees & (facts.says_much | ~facts.known)).tolist()
-    refuted = [False] * len(proves)
-    for value in graph.ends:
-        refuted[value] = off[value]
-    known = (facts.known & ~neutral).tolist()
-    for op in range(len(graph) - 1, -1, -1):
-        gives = graph.gives[op]
-        if not forgetful[op] and any(proves[v] and not refuted[v] for v in gives):
-            for value in graph.takes[op]:
-                proves[value] = True
-        elif any(known[v] and off[v] and (refuted[v] or not proves[v]) for v in gives):
-            for value in graph.takes[op]:
-                refuted[value] = refuted[value] or off[value]
-    led = np.array(proves, dtype=bool) & ~np.array(refuted, dtype=bool)
-    return np.asarray(agrees | led)

@@ -19,6 +19,7 @@ from clew.analysis.diff.divergence import Divergence
 from clew.analysis.diff.parting import WRONG
 from clew.analysis.diff.passed import where
 from clew.analysis.diff.source_changes import short_file
+from clew.events.number_text import measured
 from clew.events.vocabulary import BACKWARD, MODULE
 
 _COMPILED = frozenset({"compiled"})
@@ -218,7 +219,9 @@ def _is_seen(eager: Half, one: int, compiled: Half, op: int) -> bool:
 def _evidence(eager: Half, compiled: Half, region: _Region) -> Iterator[str]:
     """Write what a region took and gave, and which eager ops lie where it goes wrong."""
     mine = compiled.graph.run.value(region.value)
-    off = f"{region.far:.1e} (relative)" if np.isfinite(region.far) else "more than rounding"
+    off = (
+        f"{measured(region.far, 2)} (relative)" if np.isfinite(region.far) else "more than rounding"
+    )
     yield f"the compiled region was given what agrees, and gives {mine.look} that differs by {off}"
     partner = int(compiled.partner[region.value])
     if partner >= 0 and _precisions(eager, compiled, region.value) is not None:

@@ -25,7 +25,7 @@ def with_counterparts(
     """Return a partner for each value, -1 for none: those given, and results of the same ops."""
     known = facts.known.tolist()
     counts, other_counts = facts.count.tolist(), other_facts.count.tolist()
-    roots, other_roots = _roots(mine, counts), _roots(other, other_counts)
+    roots, other_roots = moved_from(mine, counts), moved_from(other, other_counts)
     ops = {_key(other, op, [other_roots[v] for v in other.takes[op]]): op
            for op in range(len(other) - 1, -1, -1)}  # fmt: skip
     found = partner.tolist()
@@ -49,7 +49,7 @@ def _key(graph: FlowGraph, op: int, took: list[int]) -> Hashable:
     return name, tuple(sorted(took) if name in _COMMUTATIVE else took)
 
 
-def _roots(graph: FlowGraph, counts: list[int]) -> list[int]:
+def moved_from(graph: FlowGraph, counts: list[int]) -> list[int]:
     """Return for each value that whose elements were moved to give it, all of them."""
     roots = list(range(len(counts)))
     for op in np.flatnonzero(graph.is_move).tolist():

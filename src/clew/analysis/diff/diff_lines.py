@@ -19,6 +19,8 @@ _HEADS = {
     "extra": "b has one op more:",
     "inputs": "the runs get different inputs at",
 }
+# Of runs that have no ops: those of a watch.
+_HEADS_OF_VALUES = {**_HEADS, "extra": "b has one value more:"}
 # A compiled region gives out all that it keeps for its backward pass.
 _MOST_RESULTS = 6
 
@@ -63,7 +65,9 @@ def _divergence(first: Divergence) -> list[str]:
 def _head(first: Divergence) -> str:
     """Write what is different, up to the op."""
     if not first.cause:
-        return _HEADS[first.kind]
+        event = first.b or first.a
+        is_op = event is None or event.kind in ("op", "composite", "module")
+        return (_HEADS if is_op else _HEADS_OF_VALUES)[first.kind]
     if first.cause == "steps":
         side = "b" if first.kind == "extra" else "a"
         return f"only {side} has step {first.step}, which begins with"
@@ -82,7 +86,7 @@ def _name(event: Event | None) -> str:
 def _place(event: Event | None) -> str:
     """Write the line of an event, and its caller's where another line of user code called it."""
     if event is None:
-        return "no such op"
+        return "nothing there"
     source = event.source
     if source is None:
         return f"{event.address}, whose line was not recorded"

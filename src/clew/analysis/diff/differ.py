@@ -16,6 +16,7 @@ from clew.analysis.diff.distance import distances
 from clew.analysis.diff.divergence import Diff, Divergence, Matched, ModuleError
 from clew.analysis.diff.evidence import evidence_of, silent_changes, suspects_of
 from clew.analysis.diff.jumps import CROSS_NOISE, first_jump, precisions
+from clew.analysis.diff.named_parting import first_named, has_only_names
 from clew.analysis.diff.noise import NOISE, ROUNDING, Noise
 from clew.analysis.diff.orders import level_notes
 from clew.analysis.diff.parting import INPUTS, PartingPlace, first_parting
@@ -42,6 +43,9 @@ def diff_runs(
     a, b, notes = comparable(a, b)
     rename = renaming(names) if names else None
     found = compare(a, b, rename, tolerance)
+    if has_only_names(found):
+        first, matched = first_named(found)
+        return answer(found, first, tolerance, notes, matched)
     across = precisions(found.a.graph, found.b.graph) if tolerance is None else None
     parting: PartingPlace | TrainingPlace | None
     if across is None:
@@ -54,6 +58,8 @@ def diff_runs(
             f"a is in {across[0]}, b in {across[1]}: only what adds far more than rounding is "
             "named; clew.diff_models compares models of two precisions without that"
         )
+        if not (found.pairs >= 0).any():
+            notes.append("the code differs too, so that the place named is a guess")
     first = None if parting is None else described(found, parting)
     if across is None and (first is None or first.kind != INPUTS):
         first = compiled_divergence(found) or first
@@ -74,9 +80,13 @@ def answer(
     first: Divergence | None,
     tolerance: Noise | float | None,
     notes: Sequence[str] = (),
+    matched: Matched | None = None,
 ) -> Diff:
-    """Return what was found as a `Diff`, with all that is to be said of the values."""
-    matched = Matched(_matched(found.a), _matched(found.b))
+    """Return what was found as a `Diff`, with all that is to be said of the values.
+
+    `matched` is computed of the values of ops if it is not given.
+    """
+    matched = matched or Matched(_matched(found.a), _matched(found.b))
     levels = _said_of_values(found) or level_notes(found.a.graph.run, found.b.graph.run)
     said = [*notes, *levels]
     said += [f"though {one}" for one in silent_changes(found)] if first is None else []

@@ -11,13 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from clew.analysis.diff.flow_graph import Flags, FlowGraph
-from clew.analysis.diff.orders import Order, Orders, order_of
-from clew.events.columns import Ints
-
-Floats = NDArray[np.float64]
+from clew.analysis.diff.flow_graph import FlowGraph
+from clew.analysis.diff.orders import Order, Orders, orders_of
+from clew.events.columns import Flags, Floats, Ints
 
 # Sums of equal elements in another order differ by this much, rounding of elements by far more.
 SAME_ELEMENTS = 1e-12
@@ -126,15 +123,21 @@ def permuted(a: ValueFacts, of_a: Ints, b: ValueFacts, of_b: Ints) -> Flags:
     same = known & (a.digest[of_a] == b.digest[of_b])
     found = known & ~same & (far <= SAME_ELEMENTS)
     # What is far apart is no permutation, whatever its order.
-    for at in np.flatnonzero(~found & ~same & (far <= _NEAR)).tolist():
-        pair = (a.orders, int(of_a[at]), b.orders, int(of_b[at]))
-        found[at] = order_of(*pair, float(far[at]), in_place=True) < Order.UNKNOWN
+    near = np.flatnonzero(~found & ~same & (far <= _NEAR))
+    orders = orders_of(a.orders, of_a[near], b.orders, of_b[near], far[near], in_place=True)
+    found[near] = orders < Order.UNKNOWN
     return np.asarray(found)
 
 
 def order_between(a: ValueFacts, of_a: int, b: ValueFacts, of_b: int) -> Order:
     """Return how the elements of two equal values are ordered, whatever their layouts."""
-    if a.digest[of_a] >= 0 and a.digest[of_a] == b.digest[of_b]:
-        return Order.SAME
-    far = float(distances(a, np.array([of_a]), b, np.array([of_b]))[0])
-    return order_of(a.orders, of_a, b.orders, of_b, far)
+    pair = np.array([of_a]), np.array([of_b])
+    return Order(int(orders_between(a, pair[0], b, pair[1], distances(a, pair[0], b, pair[1]))[0]))
+
+
+def orders_between(a: ValueFacts, of_a: Ints, b: ValueFacts, of_b: Ints, far: Floats) -> Ints:
+    """Return how the elements of pairs of equal values are ordered, by how far they are apart."""
+    found: Ints = np.full(len(of_a), int(Order.SAME), dtype=np.int64)
+    other = np.flatnonzero((a.digest[of_a] < 0) | (a.digest[of_a] != b.digest[of_b]))
+    found[other] = orders_of(a.orders, of_a[other], b.orders, of_b[other], far[other])
+    return found

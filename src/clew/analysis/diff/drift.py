@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clew.analysis.diff.distance import Floats, ValueFacts, distances
+from clew.analysis.diff.distance import ValueFacts, distances
 from clew.analysis.diff.iterations import Iterations
-from clew.events.columns import Ints
+from clew.events.columns import Floats, Ints
 
 # By how much the error may grow from one iteration to the next.
 GROWTH = 12.0

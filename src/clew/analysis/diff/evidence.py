@@ -11,12 +11,16 @@ import numpy as np
 from clew.analysis.diff.arguments import different_arguments, is_same
 from clew.analysis.diff.compared import Compared, Half
 from clew.analysis.diff.elements import Array, distance_text, element_relation
-from clew.analysis.diff.parting import INPUTS, WRONG, PartingPlace
+from clew.analysis.diff.parting import INPUTS, WRONG, PartingPlace, unmatched_parts
 from clew.analysis.diff.passed import callers, different_tensors, where
 from clew.analysis.diff.relation import relation
 from clew.analysis.diff.source_changes import changed_functions
+from clew.events.number_text import measured
 
 _MOST_SUSPECTS = 6
+# Of other code, where the ops before the next parameter cannot be told apart, so many are listed.
+_MOST_OTHERS = 2
+_REORDERED = "its result has the elements that a goes on with, in another order"
 
 
 def evidence_of(found: Compared, parting: PartingPlace) -> tuple[str, ...]:
@@ -27,7 +31,8 @@ def evidence_of(found: Compared, parting: PartingPlace) -> tuple[str, ...]:
     if parting.kind == INPUTS:
         said.append(_input(half, parting.value))
     elif parting.kind == WRONG:
-        said.append(f"its inputs agree {_agreement(half, op)}, {_result(half, parting.value)}")
+        result = _result(half, parting.value) if not parting.reordered else _REORDERED
+        said.append(f"its inputs agree {_agreement(half, op)}, {result}")
     else:
         other = "b" if parting.of_a else "a"
         said.append(f"{other} has its inputs {_agreement(half, op)}, but not its result")
@@ -75,13 +80,13 @@ def _agreement(half: Half, op: int) -> str:
     worst = max(known)
     if worst == 0:
         return "bit for bit"
-    return f"to {worst:.0e}" if np.isfinite(worst) else "in what was computed from them"
+    return f"to {measured(worst, 1)}" if np.isfinite(worst) else "in what was computed from them"
 
 
 def _size(error: float) -> str:
     if np.isnan(error):
         return "an unknown amount"
-    return f"{error:.1e} (relative)" if np.isfinite(error) else "more than rounding"
+    return f"{measured(error, 2)} (relative)" if np.isfinite(error) else "more than rounding"
 
 
 def _shapes(found: Compared, parting: PartingPlace) -> list[str]:
@@ -161,7 +166,31 @@ def suspects_of(found: Compared, parting: PartingPlace) -> tuple[str, ...]:
     said |= dict.fromkeys(_changed_sources(found, parting))
     said |= dict.fromkeys(_changed_arguments(found, parting.op_b))
     said |= dict.fromkeys(_unconfirmed(b, parting.op_b))
-    return tuple(said)[:_MOST_SUSPECTS]
+    return (*tuple(said)[:_MOST_SUSPECTS], *_others_in_region(found, parting))
+
+
+def _others_in_region(found: Compared, parting: PartingPlace) -> list[str]:
+    """List further ops of other code that could be at fault, in order, a few of each run."""
+    parts = unmatched_parts(found) if parting.kind == WRONG and not parting.reordered else None
+    if parts is None:
+        return []
+    said = []
+    sides = (("b", found.b, parting.op_b), ("a", found.a, parting.op_a))
+    for (side, half, named), region in zip(sides, reversed(parts), strict=True):
+        graph, lines = half.graph, dict[str, int]()
+        for op in [named, *region.ops] if named >= 0 else region.ops:
+            if not graph.is_move[op]:
+                lines.setdefault(graph.texts([op])[0], op)
+        others = [op for op in lines.values() if op != named]
+        if side == "b":
+            if not others:
+                return []
+            said.append(
+                f"not sure: {len(lines)} lines of b give what a has not, up to the next parameter "
+                "that both take; any of them may be at fault"
+            )
+        said += [f"{side}: {where(half, op)}" for op in others[:_MOST_OTHERS]]
+    return said
 
 
 def _changed_sources(found: Compared, parting: PartingPlace) -> list[str]:

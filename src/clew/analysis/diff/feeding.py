@@ -64,8 +64,8 @@ class Feeders:
 
     def _alone(self, of_a: int, of_b: int) -> Feeding | None:
         a, b = self._found.a, self._found.b
-        op_a = _first_alone(a, of_a, self._to_b) if of_a >= 0 else -1
-        op_b = _first_alone(b, of_b, self._to_a) if of_b >= 0 else -1
+        op_a = first_alone(a, of_a, self._to_b) if of_a >= 0 else -1
+        op_b = first_alone(b, of_b, self._to_a) if of_b >= 0 else -1
         return None if max(op_a, op_b) < 0 else Feeding(op_a, op_b)
 
     def _is_moved_by_one(self, of_a: int, of_b: int) -> bool:
@@ -112,7 +112,7 @@ class Feeders:
         return None if min(digests) < 0 else False
 
 
-def _first_alone(half: Half, value: int, pairs: Ints) -> int:
+def first_alone(half: Half, value: int, pairs: Ints) -> int:
     """Return the first op without a pair on the way to a value, following such ops only, or -1."""
     graph, first = half.graph, -1
     waiting, seen = [value], {value}

@@ -7,16 +7,15 @@ of ops that return uninitialised memory are marked: comparing them means nothing
 from __future__ import annotations
 
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
-from numpy.typing import NDArray
 
-from clew.events.columns import Ints
+from clew.events.columns import Flags, Ints
 from clew.events.op_names import UNINITIALISED, bare_op
 from clew.events.vocabulary import MODULE, OP
 from clew.run.run import Run
-
-Flags = NDArray[np.bool_]
+from clew.run.value_stats import digests
 
 # What only moves elements, or takes some of them.
 _MOVES = frozenset({
@@ -43,6 +42,16 @@ _FORGETFUL = _BLIND | {
     "gt", "lt", "ge", "le", "eq", "ne", "isnan", "isfinite", "isinf", "argmax", "argmin", "sign",
     "sgn", "any", "all", "logical_not", "bernoulli",
 }  # fmt: skip
+# What these return sums up many numbers in one: many others give the same sum.
+_SUMMARIES = frozenset({
+    "mean", "sum", "var", "std", "var_mean", "std_mean", "prod", "median", "amax", "amin", "max",
+    "min", "norm", "linalg_vector_norm", "logsumexp", "nanmean", "nansum",
+})  # fmt: skip
+# All but the first result of these are sums, too.
+_NORMS = frozenset({
+    "native_layer_norm", "native_group_norm", "native_batch_norm", "_fused_rms_norm",
+    "_native_batch_norm_legit", "_native_batch_norm_legit_no_training",
+})  # fmt: skip
 
 
 class FlowGraph:
@@ -94,6 +103,14 @@ class FlowGraph:
     def is_forgetful(self) -> Flags:
         """Return for each op whether its results say little about the values that it took."""
         return self.are(_FORGETFUL)
+
+    @cached_property
+    def is_summary(self) -> Flags:
+        """Return for each value whether it sums up many numbers of what its op took in one."""
+        found = np.append(self.are(_SUMMARIES), False)[self.maker]
+        for op in np.flatnonzero(self.are(_NORMS)).tolist():
+            found[self.gives[op][1:]] = True
+        return np.asarray(found)
 
     @cached_property
     def is_writer(self) -> Flags:
@@ -157,14 +174,8 @@ class FlowGraph:
     @cached_property
     def digests(self) -> list[str | None]:
         """Return the digest of each value, None where none was recorded."""
-        found: list[str | None] = []
-        for columns, _ in self.run.parts:
-            mine: list[str | None] = [None] * len(columns.meta)
-            for number, kept in columns.kept.items():
-                if kept.stats is not None and 0 <= number < len(mine):
-                    mine[number] = kept.stats.get("digest")
-            found += mine
-        return found
+        parts = (digests(columns.kept, len(columns.meta)) for columns, _ in self.run.parts)
+        return list(chain.from_iterable(parts))
 
     @cached_property
     def depends(self) -> Flags:

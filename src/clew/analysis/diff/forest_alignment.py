@@ -34,7 +34,7 @@ class SideBySide:
 
 
 @dataclass(slots=True)
-class _Stretch:
+class _Siblings:
     """Siblings of both forests to be set side by side, and the tied ops in them, sorted by `a`."""
 
     row: int
@@ -44,7 +44,7 @@ class _Stretch:
     ties_b: Ints
 
 
-_Row = tuple[int, int, _Stretch | None]
+_Row = tuple[int, int, _Siblings | None]
 
 
 def side_by_side(a: CallForest, b: CallForest, ties_a: Ints, ties_b: Ints) -> SideBySide:
@@ -63,7 +63,7 @@ class _Alignment:
     def rows(self, ties_a: Ints, ties_b: Ints) -> SideBySide:
         found: list[tuple[int, int]] = []
         inside: dict[int, list[int]] = {}
-        work = [_Stretch(NONE, self._a.inside(NONE), self._b.inside(NONE), ties_a, ties_b)]
+        work = [_Siblings(NONE, self._a.inside(NONE), self._b.inside(NONE), ties_a, ties_b)]
         while work:
             stretch = work.pop()
             for node_a, node_b, more in self._aligned(stretch):
@@ -74,7 +74,7 @@ class _Alignment:
                 found.append((node_a, node_b))
         return _in_order(found, inside)
 
-    def _aligned(self, stretch: _Stretch) -> Iterator[_Row]:
+    def _aligned(self, stretch: _Siblings) -> Iterator[_Row]:
         """Return the rows of a stretch, each with the stretch inside it, if there is one."""
         ties = _Ties(self._a, self._b, stretch)
         at_a = at_b = 0
@@ -159,7 +159,7 @@ class _Alignment:
 class _Ties:
     """The tied ops of a stretch, counted by the siblings that they are in."""
 
-    def __init__(self, a: CallForest, b: CallForest, stretch: _Stretch) -> None:
+    def __init__(self, a: CallForest, b: CallForest, stretch: _Siblings) -> None:
         self._a = a
         self._b = b
         self.stretch = stretch
@@ -224,7 +224,7 @@ class _Ties:
         ]
         return range(min(mine), max(mine) + 1) if mine else None
 
-    def within(self, i: int, span: range, both: bool = False) -> _Stretch | None:
+    def within(self, i: int, span: range, both: bool = False) -> _Siblings | None:
         """Return what is in a node of `a`, beside nodes of `b` or, with `both`, what is in one."""
         inside = self._a.inside(self.stretch.nodes_a[i])
         nodes = self.stretch.nodes_b[span.start : span.stop]
@@ -232,33 +232,33 @@ class _Ties:
             inside, self._b.inside(nodes[0]) if both else nodes, range(i, i + 1), span
         )
 
-    def within_b(self, j: int, span: range) -> _Stretch | None:
+    def within_b(self, j: int, span: range) -> _Siblings | None:
         """Return what is in a node of `b`, beside nodes of `a`."""
         nodes = self.stretch.nodes_a[span.start : span.stop]
         inside = self._b.inside(self.stretch.nodes_b[j])
         return self._part(nodes, inside, span, range(j, j + 1))
 
-    def alone_a(self, i: int) -> _Stretch | None:
+    def alone_a(self, i: int) -> _Siblings | None:
         """Return what is in a node of `a` that has no partner."""
         return self._part(self._a.inside(self.stretch.nodes_a[i]), [], range(0), range(0))
 
-    def alone_b(self, j: int) -> _Stretch | None:
+    def alone_b(self, j: int) -> _Siblings | None:
         """Return what is in a node of `b` that has no partner."""
         return self._part([], self._b.inside(self.stretch.nodes_b[j]), range(0), range(0))
 
     def _part(
         self, nodes_a: list[int], nodes_b: list[int], left: range, right: range
-    ) -> _Stretch | None:
+    ) -> _Siblings | None:
         """Return a stretch with the ties between some siblings of `a` and some of `b`."""
         if not nodes_a and not nodes_b:
             return None
         if not nodes_a or not nodes_b:
-            return _Stretch(NONE, nodes_a, nodes_b, _NO_TIES, _NO_TIES)
+            return _Siblings(NONE, nodes_a, nodes_b, _NO_TIES, _NO_TIES)
         first, end = np.searchsorted(self._at_a, [left.start, left.stop])
         at_b = self._at_b[first:end]
         mine = (at_b >= right.start) & (at_b < right.stop)
         ties = self.stretch.ties_a[first:end][mine], self.stretch.ties_b[first:end][mine]
-        return _Stretch(NONE, nodes_a, nodes_b, *ties)
+        return _Siblings(NONE, nodes_a, nodes_b, *ties)
 
 
 def _places(nodes: list[int], ties: Ints) -> Ints:

@@ -13,9 +13,9 @@ from functools import cached_property
 
 import numpy as np
 
-from clew.analysis.diff.flow_graph import Flags, FlowGraph
+from clew.analysis.diff.flow_graph import FlowGraph
 from clew.analysis.health.training_facts import TrainingFacts
-from clew.events.columns import Ints
+from clew.events.columns import Flags, Ints
 from clew.events.vocabulary import BACKWARD, FORWARD, MODULE, NO_NODE, OPTIMIZER, RECOMPUTE
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from clew.analysis.diff.distance import Floats, distances, facts_of
-from clew.analysis.diff.flow_graph import Flags, FlowGraph
+from clew.analysis.diff.distance import distances, facts_of
+from clew.analysis.diff.flow_graph import FlowGraph
 from clew.errors import ClewError
-from clew.events.columns import Ints
+from clew.events.columns import Flags, Floats, Ints
 from clew.events.model import Data
 from clew.events.vocabulary import PHASES
 from clew.plain_text import plain

@@ -1,32 +1,35 @@
-"""Whether two values with the same elements have them in the same order, up to layout.
+"""Whether values with the same elements have them in the same order, up to layout.
 
 Input: fingerprints, read from a run or computed from its data when they are asked for. Output: an
-`Order`. Transposes, and reshapes that merge or split axes, keep the order; a permutation along one
-axis does not, and neither do elements that are only the same set of numbers.
+`Order` for each pair of values. Transposes, and reshapes that merge or split axes, keep the order;
+a permutation along one axis does not, and neither do elements that are only the same set of
+numbers. Pairs of the same two shapes are compared together, as a run has few shapes and many
+values.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
-from itertools import permutations
-from typing import TypeAlias
+from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
-from clew.events.fingerprint import MOST_BINS, SUMS, Fingerprint, block_of, unpacked
+from clew.analysis.diff.axis_layouts import AxisGroup, layouts_of, straight
+from clew.errors import BadTrace
+from clew.events.columns import Flags, Floats, Ints
+from clew.events.fingerprint import MOST_AXES, MOST_BINS, SUMS, Fingerprint, bins_of, block_of
 from clew.run.run import Run
-from clew.run.value import packed_in
-
-Floats = NDArray[np.float64]
+from clew.run.value import fingerprint_in, packed_in
 
 # Relative error of an element up to which sums of slices count as equal, by dtype: ten times what
 # counts as rounding over a whole run, as only another order is looked for.
 _ROUNDED = {"float64": 1e-10, "float32": 1e-4, "float16": 2e-1, "bfloat16": 5e-1}
-# Of tensors with more axes than this, not every way to pair them is tried.
-_MOST_AXES = 5
 _SMALLEST = 1e-300
+_ABSOLUTE = SUMS.index("absolute")
+# So many pairs are compared together, to bound the memory.
+_MOST_PAIRS = 1 << 14
 
 
 class Order(IntEnum):
@@ -43,204 +46,247 @@ class Orders:
 
     def __init__(self, run: Run) -> None:
         self._kept = run.columns.kept
-        # Packed fingerprints with the largest number of each value.
-        self._packed: dict[int, tuple[Floats, float] | None] = {}
+        self._packed: dict[int, Floats] = {}
+        # The number of the shape of each value whose fingerprint was read; -1 if it has none.
+        self._shape: dict[int, int] = {}
+        self._shapes: dict[tuple[int, ...], int] = {}
+        self.shapes: list[tuple[int, ...]] = []
+        low, high = (np.nan_to_num(run.stats[name]) for name in ("min", "max"))
+        # The largest number of each value.
+        self.largest: Floats = np.maximum(np.abs(low), np.abs(high))
         of_metas = [_ROUNDED.get(meta.dtype, 0.0) for meta in run.metas]
         # The relative error of an element that says nothing about the order, for each value.
-        self.tolerance: list[float] = np.array([*of_metas, 0.0])[run.columns.meta].tolist()
+        self.tolerance: Floats = np.array([*of_metas, 0.0])[run.columns.meta]
+
+    def shape_numbers(self, values: Ints) -> Ints:
+        """Read the fingerprints of values; return the number of each one's shape, -1 without."""
+        known, listed = self._shape, values.tolist()
+        missing = list(dict.fromkeys(value for value in listed if value not in known))
+        if missing:
+            known.update(dict.fromkeys(missing, -1))
+            for value, packed in self._read(missing):
+                shape = _shape_in(packed)
+                if shape is not None:
+                    self._packed[value] = packed
+                    known[value] = self._shapes.setdefault(shape, len(self._shapes))
+            self.shapes = list(self._shapes)
+        return np.array([known[value] for value in listed], dtype=np.int64)
+
+    def _read(self, values: list[int]) -> Iterator[tuple[int, Floats]]:
+        """Give the packed fingerprints of values that have one, or data to compute it from."""
+        whole = getattr(self._kept, "fingerprints", None)
+        recorded: dict[int, Floats] = {} if whole is None else whole(values)
+        yield from recorded.items()
+        for value in values:
+            kept = self._kept.get(value) if value not in recorded else None
+            packed = None if kept is None else packed_in(kept)
+            if packed is not None:
+                yield value, np.frombuffer(packed, "<f8")
 
     def __getitem__(self, value: int) -> Fingerprint | None:
         """Return the fingerprint of a value, None if there is none."""
-        found, kept = self.packed(value), self._kept.get(value)
+        kept = self._kept.get(value)
         try:
-            return None if found is None or kept is None else unpacked(found[0], kept.stats or {})
-        except ValueError:  # damaged: the rest can be compared
+            return None if kept is None else fingerprint_in(kept)
+        except BadTrace:  # damaged: the rest can be compared
             return None
 
-    def packed(self, value: int) -> tuple[Floats, float] | None:
-        """Return the packed fingerprint of a value and its largest number, None without."""
-        if value not in self._packed:
-            kept = self._kept.get(value)
-            packed = None if kept is None else packed_in(kept)
-            if kept is None or packed is None:
-                self._packed[value] = None
-            else:
-                stats = kept.stats or {}
-                largest = max(abs(stats.get("min") or 0.0), abs(stats.get("max") or 0.0))
-                self._packed[value] = np.frombuffer(packed, "<f8"), largest
-        return self._packed[value]
+    def sums(self, values: Ints) -> Floats:
+        """Return the packed sums of values of one shape, a row each, without their shape."""
+        rows = np.stack([self._packed[value] for value in values.tolist()])
+        return np.asarray(rows[:, 1 + int(rows[0, 0]) :])
+
+
+def _shape_in(packed: Floats) -> tuple[int, ...] | None:
+    """Return the shape in a packed fingerprint, None if it is damaged."""
+    axes = float(packed[0]) if len(packed) else -1.0
+    return _checked(packed[: 1 + int(axes)].tobytes(), len(packed)) if 0 <= axes < 256 else None
+
+
+@functools.lru_cache(maxsize=4096)
+def _checked(head: bytes, length: int) -> tuple[int, ...] | None:
+    sizes: list[float] = np.frombuffer(head, "<f8")[1:].tolist()
+    if any(not 0 <= size < 1 << 53 or size != int(size) for size in sizes):
+        return None
+    shape = tuple(map(int, sizes))
+    sums = sum(bins_of(size) for size in shape[-MOST_AXES:])
+    return shape if length == 1 + len(shape) + len(SUMS) + sums else None
+
+
+@np.errstate(all="ignore")
+def orders_of(
+    a: Orders, of_a: Ints, b: Orders, of_b: Ints, errors: Floats, in_place: bool = False
+) -> Ints:
+    """Return the `Order` of each pair of values, whose relative errors are known.
+
+    With `in_place` the first axis of one is that of the other, and so on: a transposed tensor of
+    the same shape is another one.
+    """
+    found: Ints = np.full(len(of_a), int(Order.UNKNOWN), dtype=np.int64)
+    shape_a, shape_b = a.shape_numbers(of_a), b.shape_numbers(of_b)
+    tolerance = np.maximum.reduce([a.tolerance[of_a], b.tolerance[of_b], 4 * errors])
+    for at in _of_equal_shapes(shape_a, shape_b):
+        one, other = a.shapes[int(shape_a[at[0]])], b.shapes[int(shape_b[at[0]])]
+        if prod(one) != prod(other):
+            continue
+        largest = a.largest[of_a[at]], b.largest[of_b[at]]
+        pairs = _Pairs(one, a.sums(of_a[at]), other, b.sums(of_b[at]), largest, tolerance[at])
+        found[at] = pairs.orders(in_place)
+    return found
+
+
+def _of_equal_shapes(shape_a: Ints, shape_b: Ints) -> Iterable[Ints]:
+    """Give the pairs of each two shapes, some thousands at a time."""
+    known = np.flatnonzero((shape_a >= 0) & (shape_b >= 0))
+    if not len(known):
+        return
+    keys = shape_a[known] * (int(shape_b[known].max()) + 1) + shape_b[known]
+    order = np.argsort(keys, kind="stable")
+    ends = np.flatnonzero(np.diff(keys[order])) + 1
+    for mine in np.split(known[order], ends):
+        yield from np.split(mine, range(_MOST_PAIRS, len(mine), _MOST_PAIRS))
 
 
 def order_of(
     a: Orders, value_a: int, b: Orders, value_b: int, error: float = 0.0, in_place: bool = False
 ) -> Order:
-    """Return how the elements of two values are ordered, whose relative error is known.
+    """Return how the elements of two values are ordered, as `orders_of` does."""
+    pair = np.array([value_a]), np.array([value_b])
+    return Order(int(orders_of(a, pair[0], b, pair[1], np.array([error]), in_place)[0]))
 
-    With `in_place` the first axis of one is that of the other, and so on: a transposed tensor of
-    the same shape is another one.
+
+class _Pairs:
+    """Sums of pairs of values of two shapes; what was found of axes is remembered, as many layouts
+    share them.
     """
-    tolerance = max(a.tolerance[value_a], b.tolerance[value_b], 4 * error)
-    packed_a, packed_b = a.packed(value_a), b.packed(value_b)
-    if packed_a is None or packed_b is None:
-        return Order.UNKNOWN
-    if _are_alike(packed_a, packed_b, tolerance):
-        return Order.SAME
-    one, other = a[value_a], b[value_b]
-    if one is None or other is None or one.count != other.count:
-        return Order.UNKNOWN
-    pair = _Pair(one, other, tolerance)
-    if one.shape == other.shape:
-        straight = pair.order(_straight(len(one.shape)))
-        if in_place or straight is Order.SAME:
-            return straight
-    best = Order.SCRAMBLED
-    layouts = _layouts(one.shape, other.shape)
-    for layout in layouts:
-        best = max(best, pair.order(layout))
-        if best is Order.SAME:
-            break
-    return best if layouts else Order.UNKNOWN
 
-
-def _are_alike(a: tuple[Floats, float], b: tuple[Floats, float], tolerance: float) -> bool:
-    """Return whether two tensors of one shape have about the same sums along all axes."""
-    (one, largest), (other, _) = a, b
-    head = 1 + int(one[0]) if len(one) else 0
-    if len(one) != len(other) or len(one) < head + len(SUMS):
-        return False
-    # The sums of the longest axes may differ least.
-    allowed = tolerance * (float(one[head + 1]) / MOST_BINS + largest) + _SMALLEST
-    if one[:head].tobytes() != other[:head].tobytes():
-        return False
-    apart = np.abs(one[head + len(SUMS) :] - other[head + len(SUMS) :])
-    return not len(apart) or float(apart.max()) <= allowed
-
-
-# Axes of one tensor that together are axes of another.
-Group: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
-
-
-@functools.lru_cache(maxsize=256)
-def _straight(axes: int) -> tuple[Group, ...]:
-    return tuple(((axis,), (axis,)) for axis in range(axes))
-
-
-@functools.lru_cache(maxsize=4096)
-def _layouts(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[tuple[Group, ...], ...]:
-    """Return every way in which one shape is the other, transposed, with axes merged or split.
-
-    Where several axes together are several others, the sums along them cannot be compared: there is
-    no such way.
-    """
-    axes_one, axes_other = ([i for i, n in enumerate(s) if n != 1] for s in (one, other))
-    if len(axes_one) > _MOST_AXES or len(axes_other) > _MOST_AXES:
-        return ()
-    if len(axes_one) > len(axes_other):
-        turned = _layouts(other, one)
-        return tuple(tuple((mine, theirs) for theirs, mine in groups) for groups in turned)
-    found = dict.fromkeys(
-        _grouped(one, tuple(axes_one), other, order) for order in permutations(axes_other)
-    )
-    return tuple(g for g in found if all(len(a) == 1 or len(b) == 1 for a, b in g))
-
-
-def _grouped(
-    one: tuple[int, ...], axes_one: tuple[int, ...], other: tuple[int, ...],
-    axes_other: tuple[int, ...],
-) -> tuple[Group, ...]:  # fmt: skip
-    """Return the smallest groups of axes that have as many indices in both, in this order."""
-    groups: list[Group] = []
-    i = k = 0
-    while i < len(axes_one) and k < len(axes_other):
-        first, last = i, k
-        mine, theirs = one[axes_one[i]], other[axes_other[k]]
-        while mine != theirs:
-            if mine < theirs:
-                i += 1
-                mine *= one[axes_one[i]]
-            else:
-                k += 1
-                theirs *= other[axes_other[k]]
-        i, k = i + 1, k + 1
-        groups.append((axes_one[first:i], axes_other[last:k]))
-    return tuple(groups)
-
-
-class _Pair:
-    """Two fingerprints; what was found of axes is remembered, as many layouts share them."""
-
-    def __init__(self, one: Fingerprint, other: Fingerprint, tolerance: float) -> None:
-        self._one, self._other = one, other
-        self._largest = max(abs(x or 0.0) for x in (one.min, one.max, other.min, other.max))
+    def __init__(
+        self, one: tuple[int, ...], sums_one: Floats, other: tuple[int, ...], sums_other: Floats,
+        largest: tuple[Floats, Floats], tolerance: Floats,
+    ) -> None:  # fmt: skip
+        self._shapes = one, other
+        self._sums = sums_one, sums_other
+        self._largest = largest
         self._tolerance = tolerance
-        self._agrees: dict[Group, bool] = {}
+        self._agrees: dict[AxisGroup, Flags] = {}
 
-    def order(self, layout: tuple[Group, ...]) -> Order:
-        """Return the order that the tensors have if their axes correspond in this way."""
-        off = [group for group in layout if not self._group_agrees(group)]
-        if not off:
-            return Order.SAME
-        if len(off) > 1:
-            return Order.SCRAMBLED
-        ((mine, theirs),) = off
-        if len(mine) > 1 or len(theirs) > 1 or block_of(self._one.shape[mine[0]]) > 1:
+    def orders(self, in_place: bool) -> Ints:
+        """Return the order of each pair."""
+        one, other = self._shapes
+        found: Ints = np.full(len(self._tolerance), int(Order.SCRAMBLED), dtype=np.int64)
+        if one == other:
+            same = self._are_alike()
+            in_line = found if same.all() else self._in_layout(straight(len(one)))
+            same |= in_line == Order.SAME
+            if in_place or same.all():
+                return np.where(same, int(Order.SAME), in_line)
+            found[same] = Order.SAME
+        layouts = layouts_of(one, other)
+        if not layouts:
+            return np.where(found == Order.SAME, found, int(Order.UNKNOWN))
+        for layout in layouts:
+            found = np.maximum(found, self._in_layout(layout))
+            if (found == Order.SAME).all():
+                break
+        return found
+
+    def _are_alike(self) -> Flags:
+        """Return which pairs, of one shape, have about the same sums along all axes."""
+        one, other = self._sums
+        if one.shape[1] == len(SUMS):
+            return np.ones(len(one), dtype=bool)
+        # The sums of the longest axes may differ least.
+        allowed = self._tolerance * (one[:, _ABSOLUTE] / MOST_BINS + self._largest[0])
+        apart = np.abs(one[:, len(SUMS) :] - other[:, len(SUMS) :]).max(axis=1)
+        return np.asarray(apart <= allowed + _SMALLEST)
+
+    def _in_layout(self, layout: tuple[AxisGroup, ...]) -> Ints:
+        """Return the order that the pairs have if their axes correspond in this way."""
+        agrees = [self._group_agrees(group) for group in layout]
+        off = np.sum([~one for one in agrees], axis=0) if agrees else np.zeros(len(self._tolerance))
+        found = np.where(off == 0, int(Order.SAME), int(Order.SCRAMBLED))
+        for group, right in zip(layout, agrees, strict=True):
+            alone = (off == 1) & ~right
+            if alone.any():
+                found[alone & self._is_permuted(group, len(layout))] = Order.PERMUTED
+        return found
+
+    def _is_permuted(self, group: AxisGroup, groups: int) -> Flags:
+        """Return for which pairs an axis, all others of which agree, has another order."""
+        (mine, theirs), count = group, len(self._tolerance)
+        if len(mine) > 1 or len(theirs) > 1 or block_of(self._shapes[0][mine[0]]) > 1:
             # Their sums do not tell what is in a block; all other axes agree, so it is this one.
-            return Order.PERMUTED if len(layout) > 1 else Order.SCRAMBLED
-        one, other = np.array(self._one.marginals[mine[0]]), self._other.marginals[theirs[0]]
-        is_set = self._are_close(np.sort(one), np.sort(np.array(other)))
-        return Order.PERMUTED if is_set else Order.SCRAMBLED
+            return np.full(count, groups > 1)
+        one, other = self._marginal(0, mine[0]), self._marginal(1, theirs[0])
+        return self._are_close(np.sort(one, axis=1), np.sort(other, axis=1))
 
-    def _group_agrees(self, group: Group) -> bool:
+    def _group_agrees(self, group: AxisGroup) -> Flags:
         known = self._agrees.get(group)
         if known is None:
             mine, theirs = group
             if len(mine) == 1:
-                known = self._is_split(self._one, mine[0], self._other, theirs)
+                known = self._is_split(0, mine[0], theirs)
             else:
-                known = self._is_split(self._other, theirs[0], self._one, mine)
+                known = self._is_split(1, theirs[0], mine)
             self._agrees[group] = known
         return known
 
-    def _is_split(
-        self, whole: Fingerprint, axis: int, parts: Fingerprint, axes: tuple[int, ...]
-    ) -> bool:
-        """Return whether an axis may be several others, the first of which is the outermost."""
-        sums = np.array(whole.marginals[axis])
-        sizes = [parts.shape[i] for i in axes]
-        if not len(sums) or any(not parts.marginals[i] for i in axes):
-            return True
-        if len(sums) != whole.shape[axis]:
-            return self._is_outermost(sums, whole.shape[axis], np.array(parts.marginals[axes[0]]),
-                                      sizes[0])  # fmt: skip
-        table = sums.reshape(sizes)
-        for at, i in enumerate(axes):
-            line = table.sum(axis=tuple(k for k in range(len(axes)) if k != at))
-            if not self._are_close(
-                _folded(line, block_of(len(line))), np.array(parts.marginals[i])
-            ):
-                return False
-        return True
+    def _marginal(self, side: int, axis: int) -> Floats:
+        """Return the sums along an axis, a row for each pair; of no columns if not known."""
+        first, last = axis_columns(self._shapes[side])[axis]
+        return self._sums[side][:, first:last]
 
-    def _is_outermost(self, sums: Floats, size: int, part: Floats, count: int) -> bool:
+    def _is_split(self, side: int, axis: int, axes: tuple[int, ...]) -> Flags:
+        """Return which pairs may have an axis of one side as several of the other, the first of
+        which is the outermost.
+        """
+        size, shape = self._shapes[side][axis], self._shapes[1 - side]
+        sums, parts = self._marginal(side, axis), [self._marginal(1 - side, i) for i in axes]
+        every = np.ones(len(sums), dtype=bool)
+        if not sums.shape[1] or not all(part.shape[1] for part in parts):
+            return every
+        if sums.shape[1] != size:
+            return self._is_outermost(sums, size, parts[0], shape[axes[0]])
+        table = sums.reshape(len(sums), *(shape[i] for i in axes))
+        for at, part in enumerate(parts):
+            line = table.sum(axis=tuple(k + 1 for k in range(len(axes)) if k != at))
+            every &= self._are_close(_folded(line, block_of(line.shape[1])), part)
+        return every
+
+    def _is_outermost(self, sums: Floats, size: int, part: Floats, count: int) -> Flags:
         """Return whether sums along `count` indices may be those along an axis that they cut."""
         block, wanted = block_of(size), size // count * block_of(count)
         if wanted % block == 0:
             return self._are_close(_folded(sums, wanted // block), part)
         if block % wanted == 0:
             return self._are_close(sums, _folded(part, block // wanted))
-        return True
+        return np.ones(len(sums), dtype=bool)
 
-    def _are_close(self, mine: Floats, theirs: Floats) -> bool:
-        """Return whether sums differ by no more than rounding of each element could make them."""
-        if len(mine) != len(theirs):
-            return False
-        size = max(self._one.absolute, self._other.absolute) / max(len(mine), 1) + self._largest
-        return bool((np.abs(mine - theirs) <= self._tolerance * size + _SMALLEST).all())
+    def _are_close(self, mine: Floats, theirs: Floats) -> Flags:
+        """Return which sums differ by no more than rounding of each element could make them."""
+        if mine.shape[1] != theirs.shape[1]:
+            return np.zeros(len(mine), dtype=bool)
+        absolute = np.maximum(*(sums[:, _ABSOLUTE] for sums in self._sums))
+        size = absolute / max(mine.shape[1], 1) + np.maximum(*self._largest)
+        allowed = self._tolerance * size + _SMALLEST
+        return np.asarray((np.abs(mine - theirs) <= allowed[:, None]).all(axis=1))
+
+
+@functools.lru_cache(maxsize=4096)
+def axis_columns(shape: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Return which columns have the sums along each axis."""
+    at, found = len(SUMS), [(0, 0)] * max(len(shape) - MOST_AXES, 0)
+    for size in shape[-MOST_AXES:]:
+        found.append((at, at + bins_of(size)))
+        at += bins_of(size)
+    return found
 
 
 def _folded(sums: Floats, times: int) -> Floats:
     """Add up each so many sums in a row."""
-    return np.asarray(np.add.reduceat(sums, np.arange(0, len(sums), times))) if len(sums) else sums
+    if times == 1 or not sums.shape[1]:
+        return sums
+    return np.asarray(np.add.reduceat(sums, np.arange(0, sums.shape[1], times), axis=1))
 
 
 def level_notes(a: Run, b: Run) -> list[str]:

@@ -21,6 +21,9 @@ from clew.events.columns import Ints
 _PIECE = 2_000
 # The part of the ops whose lines are equal in two runs of about the same code.
 _ALIKE = 0.5
+# Where less than this part of the longer run is alike, the other may do in one call what it does
+# in several.
+_MOST = 0.75
 
 Rename = Callable[[str], str]
 
@@ -48,11 +51,25 @@ def pair_ops(of_a: Iterations, of_b: Iterations, rename: Rename | None = None) -
 
 
 def _is_same_code(a: FlowGraph, b: FlowGraph, pairs: Ints) -> bool:
-    """Return whether most ops ran at lines with the same text."""
+    """Return whether most ops ran at lines with the same text.
+
+    A line that one run goes through many times, for slices of what the other computes at once, does
+    something else there.
+    """
     ops_b = np.flatnonzero(pairs >= 0)
     texts = a.texts(pairs[ops_b]), b.texts(ops_b)
     same = sum(mine == theirs for mine, theirs in zip(*texts, strict=True))
+    if same < _MOST * max(len(a), len(b)):
+        shapes = [_result_shapes(graph, ops) for graph, ops in ((a, pairs[ops_b]), (b, ops_b))]
+        same -= sum(mine != theirs for mine, theirs in zip(*shapes, strict=True))
     return same >= _ALIKE * len(pairs)
+
+
+def _result_shapes(graph: FlowGraph, ops: Ints) -> list[list[object]]:
+    """Return the shapes of the results of each op."""
+    metas, meta = graph.run.metas, graph.run.columns.meta.tolist()
+    return [[metas[meta[v]].shape if meta[v] >= 0 else None for v in graph.gives[op]]
+            for op in ops.tolist()]  # fmt: skip
 
 
 def _calls(graph: FlowGraph, rename: Rename) -> dict[Hashable, list[int]]:

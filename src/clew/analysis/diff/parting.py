@@ -9,13 +9,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from clew.analysis.diff.absent_parameters import taker_of_absent
 from clew.analysis.diff.arguments import different_arguments
 from clew.analysis.diff.compared import Compared, Half
 from clew.analysis.diff.constants import different_constants
 from clew.analysis.diff.distance import distances, order_between
 from clew.analysis.diff.feeding import Feeders
 from clew.analysis.diff.flow_graph import FlowGraph
+from clew.analysis.diff.lines_elsewhere import LinesElsewhere
 from clew.analysis.diff.orders import Order
+from clew.analysis.diff.reordering import reordered
+from clew.analysis.diff.replaced_ops import after_factors, maker_of_parts, replaced_ops
+from clew.analysis.diff.unmatched_regions import Region, regions
 from clew.events.vocabulary import BACKWARD
 
 WRONG, MISSING, EXTRA, INPUTS = KINDS = ("wrong", "missing", "extra", "inputs")
@@ -29,7 +34,8 @@ _ROUNDED = 1e-7
 class PartingPlace:
     """The first place where two runs part: ops of both, -1 for none, and the value that differs.
 
-    `value` is one of `b`, or of `a` where `b` has none, as `of_a` says.
+    `value` is one of `b`, or of `a` where `b` has none, as `of_a` says. `reordered` says that it
+    has the elements that `a` goes on with, in another order.
     """
 
     kind: str
@@ -37,6 +43,7 @@ class PartingPlace:
     op_b: int
     value: int
     of_a: bool
+    reordered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +88,57 @@ def parting_in(found: Compared, window: Window) -> PartingPlace | None:
     fed = _fed(found, op_a, op_b) if kind == WRONG else None
     if fed is not None:
         return fed
-    constants = different_constants(found, op_a, op_b) if kind == WRONG else None
-    op_a, op_b = constants or (op_a, op_b)
+    if ops_a and ops_b and not (found.pairs >= 0).any():
+        return _in_other_code(found, ops_a, ops_b, PartingPlace(kind, op_a, op_b, -1, of_a=False))
+    if kind == WRONG:
+        op_a, op_b = different_constants(found, op_a, op_b) or (op_a, op_b)
     return PartingPlace(kind, op_a, op_b, _wrong(b, op_b)[0], of_a=False)
+
+
+def _in_other_code(
+    found: Compared, ops_a: list[int], ops_b: list[int], place: PartingPlace
+) -> PartingPlace:
+    """Return where runs of other code part, given the first wrong ops of each and a first guess."""
+    b, op_a, op_b = found.b, place.op_a, place.op_b
+    parts = regions(found.a, ops_a, b, ops_b)
+    lacking = taker_of_absent(found, parts[0])
+    if lacking >= 0:
+        return PartingPlace(place.kind, lacking, op_b, _wrong(b, op_b)[0], of_a=False)
+    moved = reordered(found, *parts)
+    if moved is not None:
+        value = b.graph.gives[moved[1]][0]
+        return PartingPlace(WRONG, *moved, value, of_a=False, reordered=bool(b.right[value]))
+    if place.kind == WRONG:
+        replaced = replaced_ops(found, *parts)
+        if replaced is not None:
+            value = b.graph.gives[replaced[1]][0]
+            return PartingPlace(WRONG, *replaced, value, of_a=False)
+    elsewhere = LinesElsewhere(found, op_b, parts[1])
+    if elsewhere.is_proved:
+        other = elsewhere.first_unproved()
+        if other < 0:
+            op_a = elsewhere.first_missing(parts[0].ops, op_a)
+            other = elsewhere.first_rewired()
+        if other >= 0:
+            return PartingPlace(place.kind, op_a, other, b.graph.gives[other][0], of_a=False)
+    op_b = after_factors(found, *parts, op_b)
+    if place.kind == WRONG:
+        op_a, op_b = different_constants(found, op_a, op_b) or (op_a, op_b)
+    op_b = maker_of_parts(b, op_b)
+    return PartingPlace(place.kind, op_a, op_b, _wrong(b, op_b)[0], of_a=False)
+
+
+def unmatched_parts(found: Compared) -> tuple[Region, Region] | None:
+    """Return the ops of other code, among which the one at fault is; None for about the same code.
+
+    They lie between what agrees and the next parameters that both runs take.
+    """
+    a, b = found.a, found.b
+    if (found.pairs >= 0).any():
+        return None
+    ends_a, ends_b = ([v for v in half.graph.ends if not half.right[v]] for half in (a, b))
+    ops_a, ops_b = _frontier(a, ends_a, len(a.graph)), _frontier(b, ends_b, len(b.graph))
+    return regions(a, ops_a, b, ops_b) if ops_a and ops_b else None
 
 
 def _fed(found: Compared, op_a: int, op_b: int) -> PartingPlace | None:
@@ -134,7 +189,8 @@ def _twin(half: Half, op: int, other: Half) -> int:
 def _same_end(a: Half, b: Half) -> bool:
     """Return whether what comes out of both runs agrees up to noise.
 
-    One run may give more than the other, such as hidden states.
+    One run may give more than the other, such as hidden states, but something of it must agree:
+    what the other gives may be a value that this one goes on with.
     """
     wrong_a, wrong_b = _unlike(a, b), _unlike(b, a)
     counts = len(a.graph.ends), len(b.graph.ends)
@@ -142,7 +198,8 @@ def _same_end(a: Half, b: Half) -> bool:
         return not any(_frontier(half, half.graph.ends, len(half.graph)) for half in (a, b))
     if counts[0] == counts[1]:
         return not wrong_a and not wrong_b
-    return not (wrong_a if counts[0] < counts[1] else wrong_b)
+    fewer, more = (wrong_a, wrong_b) if counts[0] < counts[1] else (wrong_b, wrong_a)
+    return not fewer and len(more) < max(counts)
 
 
 def _unlike(half: Half, other: Half) -> list[int]:

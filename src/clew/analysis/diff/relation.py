@@ -9,7 +9,8 @@ import math
 
 import numpy as np
 
-from clew.analysis.diff.distance import Floats, ValueFacts
+from clew.analysis.diff.distance import ValueFacts
+from clew.events.columns import Floats
 from clew.events.fingerprint import Fingerprint
 
 _CLOSE = 1e-4

@@ -12,7 +12,7 @@ from collections.abc import Hashable
 import numpy as np
 
 from clew.analysis.diff.compared import Compared, Half
-from clew.analysis.diff.flow_graph import Flags
+from clew.events.columns import Flags
 
 
 def moved_ops(found: Compared) -> tuple[Flags, Flags]:

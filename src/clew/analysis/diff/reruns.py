@@ -12,13 +12,12 @@ import numpy as np
 
 from clew.analysis.diff.compared import Compared, Half, compare
 from clew.analysis.diff.differ import comparable, described, module_errors
-from clew.analysis.diff.distance import Floats
 from clew.analysis.diff.divergence import Diff, Divergence, Matched
-from clew.analysis.diff.flow_graph import Flags
 from clew.analysis.diff.parting import EXTRA, INPUTS, MISSING, WRONG, PartingPlace
 from clew.analysis.diff.passed import where
 from clew.analysis.diff.rerun_order import moved_ops, order_evidence
 from clew.analysis.diff.unwritten import is_given, unwritten_origin, unwritten_values
+from clew.events.columns import Flags, Floats
 from clew.run.event import Event
 from clew.run.run import Run
 

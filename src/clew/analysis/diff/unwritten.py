@@ -11,8 +11,8 @@ from math import prod
 import numpy as np
 
 from clew.analysis.diff.compared import Half
-from clew.analysis.diff.flow_graph import Flags, FlowGraph
-from clew.events.columns import Ints
+from clew.analysis.diff.flow_graph import FlowGraph
+from clew.events.columns import Flags, Ints
 from clew.events.vocabulary import MODULE
 
 # Torch passes what it has just filled with the program's own numbers through these.

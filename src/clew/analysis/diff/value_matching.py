@@ -6,15 +6,14 @@ or -1. Values that say little (a single number, all elements equal) match nothin
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 
-from clew.analysis.diff.distance import Floats, ValueFacts, distances, order_between
-from clew.analysis.diff.flow_graph import Flags, FlowGraph
-from clew.analysis.diff.orders import Order, order_of
-from clew.events.columns import Ints
+from clew.analysis.diff.distance import ValueFacts, distances, orders_between
+from clew.analysis.diff.flow_graph import FlowGraph
+from clew.analysis.diff.orders import Order
+from clew.events.columns import Flags, Floats, Ints
 
+_UNKNOWN = int(Order.UNKNOWN)
 # Of many values of one size and norm, so many neighbours are compared.
 _NEIGHBOURS = 16
 
@@ -47,7 +46,7 @@ def match(
             (rank[ib] < Order.SAME) | (far < best[ib])
         )
         ia, ib, far = ia[close], ib[close], far[close]
-        orders = _orders(a, ia, b, ib, far)
+        orders = orders_between(a, ia, b, ib, far)
         better = (orders > rank[ib]) | ((orders == rank[ib]) & (far < best[ib]))
         rank[ib[better]] = orders[better]
         best[ib[better]] = far[better]
@@ -55,39 +54,35 @@ def match(
     return found
 
 
-def _orders(a: ValueFacts, of_a: Ints, b: ValueFacts, of_b: Ints, far: Floats) -> Floats:
-    """Return how far the order of the elements of each pair is the same."""
-    same = (a.digest[of_a] >= 0) & (a.digest[of_a] == b.digest[of_b])
-    found: Floats = np.full(len(far), float(Order.SAME))
-    for at in np.flatnonzero(~same).tolist():
-        pair = (a.orders, int(of_a[at]), b.orders, int(of_b[at]))
-        found[at] = order_of(*pair, float(far[at]))
-    return found
-
-
 def disordered(
-    graph: FlowGraph, facts: ValueFacts, other: ValueFacts, partner: Ints, values: Ints
-) -> Ints:
+    graph: FlowGraph, facts: ValueFacts, other: ValueFacts, partner: Ints, values: Ints,
+    in_order: Flags,
+) -> Ints:  # fmt: skip
     """Return those of some values that an op has put into another order than their partners have.
 
     The order of what the op took must be known and better: a permutation that comes with the
-    weights, or that no value shows, is a layout of its own.
+    weights, or that no value shows, is a layout of its own. `in_order` are slices of values, known
+    to be in the same order.
     """
-    tells, maker, partners = facts.says_much.tolist(), graph.maker.tolist(), partner.tolist()
 
-    @functools.cache
-    def order(value: int) -> Order:
-        if partners[value] < 0:
-            return Order.UNKNOWN
-        return order_between(other, partners[value], facts, value)
+    def order_of(some: Ints) -> dict[int, int]:
+        known = some[partner[some] >= 0]
+        of_other = partner[known]
+        far = distances(other, of_other, facts, known)
+        orders = orders_between(other, of_other, facts, known, far)
+        return dict(zip(known.tolist(), orders.tolist(), strict=True))
 
-    def is_worse(value: int) -> bool:
-        if maker[value] < 0 or order(value) >= Order.UNKNOWN:
-            return False
-        before = [order(taken) for taken in graph.takes[maker[value]] if tells[taken]]
-        return bool(before) and all(o > order(value) and o != Order.UNKNOWN for o in before)
-
-    return np.array([value for value in values.tolist() if is_worse(value)], dtype=np.int64)
+    tells = facts.says_much.tolist()
+    worse = {v: o for v, o in order_of(values[graph.maker[values] >= 0]).items() if o < _UNKNOWN}
+    took = {v: [n for n in graph.takes[int(graph.maker[v])] if tells[n]] for v in worse}
+    before = order_of(np.unique(np.array([n for ns in took.values() for n in ns], dtype=np.int64)))
+    before |= dict.fromkeys(np.flatnonzero(in_order).tolist(), int(Order.SAME))
+    found = [
+        value
+        for value, order in worse.items()
+        if took[value] and all(order < before.get(n, _UNKNOWN) != _UNKNOWN for n in took[value])
+    ]
+    return np.array(found, dtype=np.int64)
 
 
 def _within(norm: Floats) -> Floats:

@@ -12,7 +12,7 @@ from clew.analysis.health.thresholds import Thresholds
 from clew.analysis.health.training_facts import RECORD_OPS, TrainingFacts, in_steps
 from clew.analysis.health.verdicts import HealthFinding, HealthRule, judged, not_checked
 from clew.errors import ClewError
-from clew.events.columns import Ints
+from clew.events.columns import Flags, Floats, Ints
 from clew.events.op_names import bare_op
 from clew.events.vocabulary import FORWARD, MODULE
 from clew.run.value_stats import numbers_with_data
@@ -51,11 +51,11 @@ def dead_units(facts: TrainingFacts, limits: Thresholds) -> HealthRule:
     return judged(DEAD, found, threshold, note)
 
 
-def _rows(facts: TrainingFacts, ops: frozenset[str], classes: frozenset[str]) -> Any:
+def _rows(facts: TrainingFacts, ops: frozenset[str], classes: frozenset[str]) -> Ints:
     """Return the rows of some activations: of ops where there are any, else of module calls."""
     rows = facts.ops_named(ops) if facts.has_ops else facts.calls_of(classes)
     rows = rows[facts.run.phase[rows] == FORWARD]
-    return rows[facts.first_result[rows] >= 0]
+    return np.asarray(rows[facts.first_result[rows] >= 0])
 
 
 def _groups(facts: TrainingFacts, rows: Ints) -> Iterator[Ints]:
@@ -179,7 +179,7 @@ def saturated(facts: TrainingFacts, limits: Thresholds) -> HealthRule:
     return judged(SATURATED, found, "saturated_slope")
 
 
-def _slopes(facts: TrainingFacts, group: Ints) -> Any:
+def _slopes(facts: TrainingFacts, group: Ints) -> Floats:
     stats, out = facts.run.stats, facts.first_result[group]
     square = stats["norm"][out] ** 2 / stats["count"][out]
     is_tanh = "tanh" in facts.run.name(int(group[0])).lower()
@@ -188,7 +188,7 @@ def _slopes(facts: TrainingFacts, group: Ints) -> Any:
     return np.maximum(slope, 0)
 
 
-def _is_inside(facts: TrainingFacts, rows: Ints) -> Any:
+def _is_inside(facts: TrainingFacts, rows: Ints) -> Flags:
     """Return which activations feed other layers: those of confident predictions are flat too.
 
     Such a result is that of the whole model, or was made outside any module.
@@ -198,7 +198,8 @@ def _is_inside(facts: TrainingFacts, rows: Ints) -> Any:
     inside = run.columns.kind[root] == MODULE
     given = run.tensors.is_output & np.isin(run.tensors.event, np.unique(root))
     returned = run.columns.storage[run.tensors.value[given]]
-    return inside & ~np.isin(run.columns.storage[facts.first_result[rows]], returned)
+    is_returned = np.isin(run.columns.storage[facts.first_result[rows]], returned)
+    return np.asarray(inside & ~is_returned)
 
 
 def _called(facts: TrainingFacts, group: Ints) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from clew.address import written
@@ -11,6 +9,7 @@ from clew.analysis.health.thresholds import Thresholds
 from clew.analysis.health.training_facts import NO_STATISTICS, RECORD_OPS, TrainingFacts
 from clew.analysis.health.verdicts import HealthFinding, HealthRule, judged, not_checked
 from clew.analysis.shape.call import Shape
+from clew.events.columns import Ints
 from clew.events.op_names import bare_op
 from clew.events.vocabulary import DATA, FORWARD, MODULE
 from clew.spec import RESHAPING_OPS
@@ -54,7 +53,7 @@ def unscaled_images(facts: TrainingFacts, limits: Thresholds) -> HealthRule:
     return judged(UNSCALED, list(found.values()), "image_range")
 
 
-def _first_layers(facts: TrainingFacts) -> Any:
+def _first_layers(facts: TrainingFacts) -> Ints:
     """Return the first product of each outermost call, or the first convolution without ops."""
     run = facts.run
     rows = facts.ops_named(_PRODUCTS) if facts.has_ops else facts.calls_of(_CONVOLUTIONS)
@@ -63,13 +62,13 @@ def _first_layers(facts: TrainingFacts) -> Any:
     inside = run.columns.kind[root] == MODULE
     rows, root = rows[inside], root[inside]
     _, first = np.unique(root, return_index=True)
-    return rows[np.sort(first)]
+    return np.asarray(rows[np.sort(first)])
 
 
-def _image_of(facts: TrainingFacts, rows: Any) -> Any:
+def _image_of(facts: TrainingFacts, rows: Ints) -> Ints:
     """Return what each layer multiplies with its weight: the second tensor of an addmm."""
     tensors = facts.run.tensors
-    value = facts.first_input[rows].copy()
+    value: Ints = facts.first_input[rows].copy()
     starts = np.cumsum(tensors.counts) - tensors.counts
     for at, row in enumerate(rows.tolist()):
         if bare_op(facts.run.name(row)) == "addmm" and tensors.counts[row] > 1:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -12,8 +11,10 @@ from clew.address import written
 from clew.analysis.health.thresholds import Thresholds
 from clew.analysis.health.training_facts import RECORD_OPS, TrainingFacts
 from clew.analysis.health.verdicts import HealthFinding, HealthRule, judged, not_checked
+from clew.events.columns import Ints
 from clew.events.op_names import UNINITIALISED, bare_op
 from clew.events.vocabulary import BACKWARD, FORWARD, MODULE, OP
+from clew.run.value_stats import StatColumns
 
 REPEATED, EDITED = "repeated batches", "inputs edited in place"
 # Fewer numbers than this are no batch.
@@ -84,7 +85,7 @@ def _digest(facts: TrainingFacts, row: int) -> str:
     return "|".join([*map(str, digests), *shapes])
 
 
-def _is_nowhere_finite(stats: Any, number: int) -> bool:
+def _is_nowhere_finite(stats: StatColumns, number: int) -> bool:
     count = int(stats["count"][number])
     return 0 < count == int(stats["nan"][number]) + int(stats["inf"][number])
 
@@ -156,7 +157,7 @@ def edited_inputs(facts: TrainingFacts, limits: Thresholds) -> HealthRule:
     return judged(EDITED, list(found.values()))
 
 
-def _writes_to_inputs(facts: TrainingFacts) -> Any:
+def _writes_to_inputs(facts: TrainingFacts) -> Ints:
     """Return ops in a model's call that write to the memory of one of its inputs."""
     run = facts.run
     c, tensors = run.columns, run.tensors
@@ -165,7 +166,7 @@ def _writes_to_inputs(facts: TrainingFacts) -> Any:
     rows = facts.ops_named(frozenset(writing - _OF_FACTS))
     root = facts.root_of[rows]
     inside = (c.kind[root] == MODULE) & (root < rows) & (facts.first_input[rows] >= 0)
-    rows = rows[inside & (run.phase[rows] == FORWARD)]
+    rows = np.asarray(rows[inside & (run.phase[rows] == FORWARD)])
     if not len(rows):
         return rows
     # Small numbers in place of those of a file, which may be of any size.
@@ -176,7 +177,8 @@ def _writes_to_inputs(facts: TrainingFacts) -> Any:
     given &= c.value_name[tensors.value] < 0
     keys = tensors.event[given] * span + storage[tensors.value[given]]
     mine = facts.root_of[rows] * span + storage[facts.first_input[rows]]
-    return rows[np.isin(mine, keys) & (c.storage[facts.first_input[rows]] >= 0)]
+    written = np.isin(mine, keys) & (c.storage[facts.first_input[rows]] >= 0)
+    return np.asarray(rows[written])
 
 
 def _is_buffer(facts: TrainingFacts, row: int) -> bool:

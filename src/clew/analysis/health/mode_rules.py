@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -97,7 +96,7 @@ def _roots_by_module(facts: TrainingFacts) -> Iterator[Ints]:
     yield from (np.array(group, dtype=np.int64) for group in keys.values())
 
 
-def _acting(facts: TrainingFacts, roots: Any, training: int) -> Any:
+def _acting(facts: TrainingFacts, roots: Ints, training: int) -> Ints:
     """Return calls of batch norms, and dropouts that drop, in one mode inside some calls."""
     run = facts.run
     rows = facts.calls_of(_DROPOUTS | _NORMS)
@@ -108,7 +107,7 @@ def _acting(facts: TrainingFacts, roots: Any, training: int) -> Any:
         held = run.attributes(row)
         settings[subject] = bool(held.get("p", 0) or held.get("track_running_stats"))
     keep = [settings[int(subject)] for subject in run.columns.subject[rows]]
-    return rows[np.array(keep, dtype=bool)] if len(rows) else rows
+    return np.asarray(rows[np.array(keep, dtype=bool)])
 
 
 def _trained_in_eval(facts: TrainingFacts) -> Iterator[HealthFinding]:
@@ -206,7 +205,7 @@ def _norms_in_train(facts: TrainingFacts) -> Iterator[HealthFinding]:
             yield facts.finding(MODE, row, written(path), len(norms), 0, text, advice)
 
 
-def _kinds(facts: TrainingFacts, acting: Any) -> str:
+def _kinds(facts: TrainingFacts, acting: Ints) -> str:
     """Write what acts in this mode, or does not: `Dropout drop (p=0.1), …`."""
     run = facts.run
     modules: dict[str | None, str] = {}

@@ -11,7 +11,7 @@ from clew.analysis.health.training_facts import (
     NO_STATISTICS,
     RECORD_GRADIENTS,
     RECORD_OPS,
-    Group,
+    ParameterGroup,
     ParameterTable,
     TrainingFacts,
     in_steps,
@@ -111,7 +111,9 @@ def _call_of(facts: TrainingFacts, name: str, rank: int) -> int:
     return int(calls[0]) if len(calls) else -1
 
 
-def _without(facts: TrainingFacts, name: str, group: Group, row: int) -> HealthFinding | None:
+def _without(
+    facts: TrainingFacts, name: str, group: ParameterGroup, row: int
+) -> HealthFinding | None:
     weights = facts.weights
     code = facts.names.index(name) if name in facts.names else -1
     mine = np.flatnonzero((weights.name == code) & (weights.rank == group.rank))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import numpy as np
 
 from clew.analysis.health.thresholds import Thresholds
 from clew.analysis.health.training_facts import TrainingFacts
 from clew.analysis.health.verdicts import HealthFinding, HealthRule, judged, not_checked
-from clew.analysis.nonfinite import INPUT, NonFinite, nonfinite
-from clew.events.columns import IN
+from clew.analysis.nonfinite import INPUT, NonFiniteOrigin, nonfinite_of
+from clew.events.columns import IN, Flags
 from clew.events.op_names import bare_op
 from clew.events.vocabulary import DATA
 
@@ -27,7 +26,7 @@ def bad_samples(facts: TrainingFacts, limits: Thresholds) -> HealthRule:
     stats = facts.run.stats
     if not ((stats["nan"] > 0) | (stats["inf"] > 0)).any():
         return judged(BAD_SAMPLES, [])
-    alarms = [one for one in nonfinite(facts.run) if one.is_alarm]
+    alarms = [one for one in nonfinite_of(facts.run) if one.is_alarm]
     if not alarms:
         return judged(BAD_SAMPLES, [], note="what NaN and Inf there are reach no output or loss")
     # What workers recorded says more than what then arrives in the model.
@@ -36,7 +35,7 @@ def bad_samples(facts: TrainingFacts, limits: Thresholds) -> HealthRule:
     return judged(BAD_SAMPLES, [*found, *(_came(facts, one) for one in came)])
 
 
-def _bad_rows(facts: TrainingFacts, which: Any) -> list[int]:
+def _bad_rows(facts: TrainingFacts, which: Flags) -> list[int]:
     """Return the rows among some whose result holds NaN or Inf."""
     stats, value = facts.run.stats, facts.first_result
     bad = which & (value >= 0) & ((stats["nan"] + stats["inf"])[value] > 0)
@@ -115,7 +114,7 @@ def _place_in_batch(facts: TrainingFacts, row: int) -> tuple[int, int]:
     return -1, 0
 
 
-def _came(facts: TrainingFacts, one: NonFinite) -> HealthFinding:
+def _came(facts: TrainingFacts, one: NonFiniteOrigin) -> HealthFinding:
     row, number = one.event.row, one.value.number
     text = f"{_counted(facts, number)} came with the data to {one.event.address}"
     address, share = one.event.address, _share(facts, number)

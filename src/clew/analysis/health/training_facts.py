@@ -7,22 +7,21 @@ from `capture=["**:param"]`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clew.address import written
 from clew.analysis.file_names import bare_name
 from clew.analysis.health.verdicts import HealthFinding
-from clew.events.columns import Ints
+from clew.events.columns import Columns, Flags, Floats, Ints
 from clew.events.op_names import bare_op
 from clew.events.vocabulary import FORWARD, GRADIENT, MODULE, OF_OPS, OP, OPTIMIZER, VARIABLE
 from clew.run.run import Run
 
-Flags = NDArray[np.bool_]
 RECORD_OPS = "record with level='ops', values='stats'"
 RECORD_GRADIENTS = f"{RECORD_OPS}, or with capture=['**:grad', '**:param'] at level='modules'"
 _CAPTURED = ("grad", "param", "update")
@@ -42,7 +41,7 @@ class ParameterTable:
     def __len__(self) -> int:
         return len(self.name)
 
-    def only(self, which: Any) -> ParameterTable:
+    def only(self, which: Ints | Flags) -> ParameterTable:
         """Return some of the rows."""
         return ParameterTable(
             self.name[which], self.step[which], self.rank[which], self.value[which],
@@ -51,7 +50,7 @@ class ParameterTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ParameterGroup:
     """One parameter group of an optimizer: what it holds, and its settings as they changed."""
 
     rank: int
@@ -119,7 +118,7 @@ class TrainingFacts:
                 return above
             above = further
 
-    def has_grad(self, rows: Any) -> Any:
+    def has_grad(self, rows: Ints) -> Flags:
         """Return which of some rows returned a tensor that requires a gradient."""
         tensors = self.run.tensors
         given = tensors.is_output & (self.run.columns.grad[tensors.value] > 0)
@@ -149,7 +148,7 @@ class TrainingFacts:
         return np.concatenate(flags) if flags else np.zeros(0, dtype=np.int64)
 
     @staticmethod
-    def _training_of(c: Any) -> Ints:
+    def _training_of(c: Columns) -> Ints:
         found = np.full(len(c.id), -1, dtype=np.int64)
         noted = [
             (one.number, one.event, int(bool(one.values["training"])))
@@ -198,7 +197,7 @@ class TrainingFacts:
         return self._table(*self._accumulated)
 
     @cached_property
-    def least_gradient(self) -> Any:
+    def least_gradient(self) -> Floats:
         """Return for each row of `gradients` the smallest size that the gradient had in the step.
 
         Where several losses are differentiated in a step, an optimizer may have used any of them.
@@ -305,19 +304,19 @@ class TrainingFacts:
         found = [after.get(key, same) for key, same in zip(keys, value.tolist(), strict=True)]
         return np.array(found, dtype=np.int64)
 
-    def rms(self, value: Ints) -> Any:
+    def rms(self, value: Ints) -> Floats:
         """Return the root of the mean square of values; NaN without statistics or elements."""
         stats = self.run.stats
         count = stats["count"][value].astype(float)
         count[count <= 0] = np.nan
-        return stats["norm"][value] / np.sqrt(count)
+        return np.asarray(stats["norm"][value] / np.sqrt(count))
 
     def digest(self, value: int) -> str | None:
         """Return the digest of a value, None if none was taken."""
         return self.run.value(value).digest
 
     @cached_property
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[ParameterGroup, ...]:
         """Return the parameter groups of the optimizers that made a step."""
         found: dict[tuple[int, int, int], list[Any]] = {}
         for rank, (columns, _) in zip(self.run.ranks, self.run.parts, strict=True):
@@ -325,7 +324,7 @@ class TrainingFacts:
                 if one.kind == "optimizer":
                     found.setdefault((rank, one.number, one.group), []).append(one)
         return tuple(
-            Group(
+            ParameterGroup(
                 rank,
                 str(next((n.values["class"] for n in noted if "class" in n.values), "optimizer")),
                 _texts(noted, "params"),
@@ -339,15 +338,15 @@ class TrainingFacts:
             for (rank, _, _), noted in found.items()
         )  # fmt: skip
 
-    def group_of(self, name: str, rank: int) -> Group | None:
+    def group_of(self, name: str, rank: int) -> ParameterGroup | None:
         """Return the group of an optimizer that holds a parameter."""
         return self._groups_by_name.get((rank, name))
 
     @cached_property
-    def _groups_by_name(self) -> dict[tuple[int, str], Group]:
+    def _groups_by_name(self) -> dict[tuple[int, str], ParameterGroup]:
         return {(group.rank, name): group for group in self.groups for name in group.parameters}
 
-    def rate(self, group: Group, row: int) -> float | None:
+    def rate(self, group: ParameterGroup, row: int) -> float | None:
         """Return the learning rate of a group in the optimizer's first step after a row."""
         mine = self._optimizer_rows[group.rank]
         at = int(np.searchsorted(mine, row))
@@ -390,7 +389,7 @@ def _texts(noted: list[Any], key: str) -> frozenset[str]:
     )
 
 
-def in_steps(steps: Any) -> str:
+def in_steps(steps: Iterable[int]) -> str:
     """Write some steps in a few words: `step 3`, `steps 3 to 9`, `5 steps from 3 to 90`.
 
     >>> in_steps([3]), in_steps([3, 4, 5]), in_steps([0, 7, 9])

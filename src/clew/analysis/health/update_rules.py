@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from clew.analysis.health.training_facts import (
     in_steps,
 )
 from clew.analysis.health.verdicts import HealthFinding, HealthRule, judged, not_checked
-from clew.events.columns import IN, Leaf
+from clew.events.columns import IN, Flags, Floats, Ints, Leaf
 from clew.events.vocabulary import OPTIMIZER
 
 UPDATES = "update size"
@@ -62,7 +61,7 @@ def update_size(facts: TrainingFacts, limits: Thresholds) -> HealthRule:
     return judged(UPDATES, found, _THRESHOLDS)
 
 
-def update_norms(facts: TrainingFacts, norm: Any) -> dict[tuple[int, int, int], float]:
+def update_norms(facts: TrainingFacts, norm: Floats) -> dict[tuple[int, int, int], float]:
     """Return the norms of recorded updates by rank, step and name, given those of all values.
 
     They are those captured as `:update`, else those of optimizers that add a multiple of one
@@ -77,7 +76,7 @@ def update_norms(facts: TrainingFacts, norm: Any) -> dict[tuple[int, int, int], 
     return found
 
 
-def _began_small(facts: TrainingFacts) -> Any:
+def _began_small(facts: TrainingFacts) -> Flags:
     """Return which parameters were near zero when they were first seen.
 
     They have no size yet that an update could be compared with. Layers of torch begin with numbers
@@ -112,7 +111,7 @@ def _added(facts: TrainingFacts) -> dict[tuple[int, int, int], float]:
     return {key: size for key, size in pairs if math.isfinite(size)}
 
 
-def _alphas(facts: TrainingFacts, rows: Any) -> Any:
+def _alphas(facts: TrainingFacts, rows: Ints) -> Floats:
     """Return the factor `alpha` given to some ops, 1 where none was."""
     c = facts.run.columns
     templates, at = np.unique(c.template[rows], return_inverse=True)

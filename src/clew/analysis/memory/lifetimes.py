@@ -7,16 +7,12 @@ the row before which it is gone. Views share a storage, which is counted once.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from clew.events.columns import Ints
+from clew.events.columns import Flags, Ints
 from clew.events.vocabulary import COMPOSITE, MODULE, OP
 from clew.run.run import Run
-
-Flags = NDArray[np.bool_]
 
 # Devices on which tensors have no memory.
 _NOWHERE = ("", "meta", "unknown")
@@ -53,14 +49,14 @@ class Lifetimes:
     def __len__(self) -> int:
         return len(self.first)
 
-    def first_mention(self, chosen: Any) -> Ints:
+    def first_mention(self, chosen: Flags | slice) -> Ints:
         """Return the first row of the chosen mentions of each storage, -1 if there is none."""
         found = np.full(len(self), -1, dtype=np.int64)
         # Rows are in order, and the last assignment to an index holds.
         found[self.storage[chosen][::-1]] = self.row[chosen][::-1]
         return found
 
-    def last_mention(self, chosen: Any) -> Ints:
+    def last_mention(self, chosen: Flags | slice) -> Ints:
         """Return the last row of the chosen mentions of each storage, -1 if there is none."""
         found = np.full(len(self), -1, dtype=np.int64)
         found[self.storage[chosen]] = self.row[chosen]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from clew.analysis.memory.lifetimes import Flags
 from clew.analysis.memory.memory_groups import NO_MODULES
 from clew.analysis.memory.memory_kinds import GRADIENTS, KINDS, SAVED, MemoryKinds
 from clew.analysis.memory.memory_model import MemoryGrowth, MemoryMoment
+from clew.events.columns import Flags
 from clew.events.number_text import bytes_text
 from clew.events.vocabulary import BACKWARD, FORWARD, OP
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from clew.analysis.file_names import file_names
-from clew.analysis.memory.lifetimes import Flags, Lifetimes, lifetimes
+from clew.analysis.memory.lifetimes import Lifetimes, lifetimes
 from clew.analysis.memory.memory_advice import advice
 from clew.analysis.memory.memory_groups import Grouping
 from clew.analysis.memory.memory_growth import growth
 from clew.analysis.memory.memory_kinds import SAVED, MemoryKinds, memory_kinds
 from clew.analysis.memory.memory_model import DeviceMemory, Memory, MemoryMoment, StepMemory
 from clew.errors import ClewError
-from clew.events.columns import Ints
+from clew.events.columns import Flags, Ints
 from clew.events.vocabulary import COMPOSITE, MODULE, OP
 from clew.run.event import Event
 from clew.run.run import Run

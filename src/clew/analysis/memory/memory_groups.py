@@ -6,10 +6,10 @@ from functools import cached_property
 
 import numpy as np
 
-from clew.analysis.memory.lifetimes import Flags, Lifetimes
+from clew.analysis.memory.lifetimes import Lifetimes
 from clew.analysis.memory.memory_kinds import KINDS, STATE, MemoryKinds
 from clew.analysis.memory.memory_model import MemoryGroup
-from clew.events.columns import Ints
+from clew.events.columns import Flags, Ints
 from clew.events.model import Source
 
 # Groups that are no module and no line.

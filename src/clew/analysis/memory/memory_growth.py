@@ -10,10 +10,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from clew.analysis.memory.lifetimes import Flags, Lifetimes
+from clew.analysis.memory.lifetimes import Lifetimes
 from clew.analysis.memory.memory_groups import Grouping
 from clew.analysis.memory.memory_kinds import KEPT, TEMPORARY, MemoryKinds
 from clew.analysis.memory.memory_model import MemoryGrowth, StepMemory
+from clew.events.columns import Flags
 from clew.events.op_names import bare_op
 from clew.events.vocabulary import FORWARD, OP
 

@@ -9,12 +9,11 @@ still takes it later.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from clew.analysis.memory.lifetimes import Flags, Lifetimes
-from clew.events.columns import Ints
+from clew.analysis.memory.lifetimes import Lifetimes
+from clew.events.columns import Flags, Ints
 from clew.events.vocabulary import BACKWARD, FORWARD, NO_NODE, OP, OPTIMIZER, RECOMPUTE
 
 KINDS = (
@@ -43,7 +42,7 @@ class MemoryKinds:
     leaf: Ints
     no_backward_after: Flags
 
-    def at(self, row: int, chosen: Any = slice(None)) -> Ints:
+    def at(self, row: int, chosen: Ints | Flags | slice = slice(None)) -> Ints:
         """Return the kind of all storages, or of the chosen ones, at a row, alive or not."""
         step = self.lives.run.step
         found: Ints = self.fixed[chosen].copy()
@@ -52,7 +51,7 @@ class MemoryKinds:
         found[rest & ((self.backward_use[chosen] >= row) | self.unproven(row, chosen))] = SAVED
         return found
 
-    def unproven(self, row: int, chosen: Any = slice(None)) -> Flags:
+    def unproven(self, row: int, chosen: Ints | Flags | slice = slice(None)) -> Flags:
         """Return which storages are saved for backward as far as one can tell.
 
         Autograd follows them, no op uses them again and they are alive, but no backward pass came

@@ -2,32 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from clew.analysis.ranks.keys import Ints
+from clew.events.columns import Coded
 from clew.store.read.rank_columns import ints
-
-
-@dataclass(frozen=True)
-class Coded:
-    """A column of texts: a number per row into the texts, -1 for none."""
-
-    codes: Ints
-    texts: list[str]
-
-    def __getitem__(self, row: int) -> str | None:
-        code = int(self.codes[row])
-        return None if code < 0 else self.texts[code]
-
-    def where(self, test: Callable[[str], bool]) -> NDArray[np.bool_]:
-        """Return the rows whose text passes a test, which is made once per text."""
-        passed = np.array([*(bool(test(text)) for text in self.texts), False])
-        return np.asarray(passed[self.codes])
 
 
 def coded(column: pa.ChunkedArray) -> Coded:

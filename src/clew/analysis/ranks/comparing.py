@@ -14,8 +14,6 @@ import numpy as np
 
 from clew.analysis.ranks.agreement import RankAgreement, RankDifference, RankEnd
 from clew.analysis.ranks.agreement_lines import listed
-from clew.analysis.ranks.causes import Walk
-from clew.analysis.ranks.modes import mode_difference, nan_difference
 from clew.analysis.ranks.placements import (
     PER_RANK,
     REPLICATED,
@@ -26,13 +24,16 @@ from clew.analysis.ranks.placements import (
     partition,
     placements_of,
 )
+from clew.analysis.ranks.rank_causes import RankWalk
 from clew.analysis.ranks.rank_facts import RankFacts, facts_of
+from clew.analysis.ranks.rank_modes import mode_difference, nan_difference
 from clew.analysis.ranks.rank_reader import RankReader
 from clew.analysis.ranks.rank_table import RankTable
 from clew.analysis.ranks.sentences import difference_of
-from clew.analysis.ranks.shards import merged_shards
+from clew.analysis.ranks.sharded_tensors import merged_shards
 from clew.analysis.ranks.violations import Ballots, Rules, Violation, synced_slots, violations
 from clew.errors import BadTrace, ClewError
+from clew.program_errors import pass_on
 from clew.store.storage import Storage
 
 Groups: TypeAlias = "tuple[tuple[int, ...], ...]"
@@ -48,6 +49,7 @@ def compare_ranks(storage: Storage, tol: float | None = None) -> RankAgreement:
     except ClewError:
         raise
     except Exception as broken:
+        pass_on(broken)
         # Files of a stranger may cause any exception; the message names the trace.
         raise BadTrace(f"{storage} is damaged: {type(broken).__name__}: {broken}") from broken
 
@@ -138,7 +140,7 @@ def _caused(
 ) -> RankDifference:
     table = reader.read(wrong[0])
     model = usual if usual.rank != wrong[0] else reader.read(wrong[-1])
-    walk = Walk(table, model, ballots, not rules.shares_batch)
+    walk = RankWalk(table, model, ballots, not rules.shares_batch)
     cause = walk.cause(violation)
     return difference_of(cause, model if cause.usual else table, tuple(wrong), others)
 

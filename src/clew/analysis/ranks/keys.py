@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 import re
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +21,12 @@ def hashed(text: str) -> int:
     return xxh3_64_intdigest(text.encode("utf-8", "backslashreplace"))
 
 
-def hashed_texts(texts: list[str]) -> Hashes:
+def hashed_texts(texts: Sequence[str]) -> Hashes:
     """Return the hash of each text."""
     return np.array([hashed(text) for text in texts], dtype=np.uint64)
 
 
-def parsed_digests(texts: list[str]) -> Hashes:
+def parsed_digests(texts: Sequence[str]) -> Hashes:
     """Return digests as numbers, never 0: of 16 hexadecimal digits as they are, else hashed."""
     if all(map(_HEX.fullmatch, texts)):
         found = np.frombuffer(binascii.unhexlify("".join(texts)), ">u8").astype(np.uint64)

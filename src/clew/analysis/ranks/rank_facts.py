@@ -9,7 +9,7 @@ import numpy as np
 from clew.analysis.ranks.keys import hashed, mixed
 from clew.analysis.ranks.op_roles import is_collective, is_copy, is_unwritten, sources
 from clew.analysis.ranks.rank_table import RankTable
-from clew.analysis.ranks.votes import Flags
+from clew.events.columns import Flags
 
 OPTIMIZER = "optimizer"
 
@@ -73,7 +73,7 @@ def facts_of(table: RankTable) -> RankFacts:
                            if name == "DistributedDataParallel" or name.startswith("FSDP")),
         nan=(int(table.key[nan[0]]), int(nan[0]), int(table.step[nan[0]])) if len(nan) else None,
         spread_nan=bool((reached & (table.nan > 0)).any()),
-        has_digests=bool((table.digest != 0).any()),
+        has_digests=bool((table.values.digest != 0).any()),
     )  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def _computes(table: RankTable) -> Flags:
 
 def uses(table: RankTable) -> Flags:
     """Return the slots where a module or an optimizer uses or writes a named tensor."""
-    named = table.value_names.codes[table.slot_value] >= 0
+    named = table.values.names.codes[table.slot_value] >= 0
     inside = (table.modules.codes >= 0) | table.phases.where(lambda text: text == OPTIMIZER)
     is_op = table.kinds.where(lambda text: text != "module")
     return np.asarray(named & (inside & is_op)[table.slot_row])
@@ -107,7 +107,7 @@ def _batch(table: RankTable) -> int:
 
 def _named(table: RankTable) -> dict[str, NamedTensor]:
     slots = np.flatnonzero(uses(table) & (table.slot_digest != 0))
-    codes = table.value_names.codes[table.slot_value[slots]]
+    codes = table.values.names.codes[table.slot_value[slots]]
     updates = _updates(table)
     known, first = np.unique(codes, return_index=True)
     last = len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]
@@ -115,11 +115,11 @@ def _named(table: RankTable) -> dict[str, NamedTensor]:
     for at in np.argsort(first).tolist():
         slot, end = slots[first[at]], slots[last[at]]
         value = int(table.slot_value[slot])
-        name = table.value_names.texts[int(known[at])]
+        name = table.values.names.texts[int(known[at])]
         look = table.look(value)
         found[name] = NamedTensor(
             int(table.slot_digest[slot]), int(table.slot_digest[end]), updates.get(name, 0),
-            look.placements, look.shape, look.local, look.dtype, int(table.number[value]),
+            look.placements, look.shape, look.local, look.dtype, int(table.values.number[value]),
         )  # fmt: skip
     return found
 
@@ -134,12 +134,12 @@ def _updates(table: RankTable) -> dict[str, int]:
         if len(taken) < 2:
             continue
         for at, slot in enumerate(given):
-            name = table.value_names[int(table.slot_value[slot])]
+            name = table.values.names[int(table.slot_value[slot])]
             if name is None or name in found:
                 continue
             made = sources(table.names[row] or "", len(taken), len(given), at)
             others = [taken[i] for i in made
-                      if table.value_names[int(table.slot_value[taken[i]])] != name]  # fmt: skip
+                      if table.values.names[int(table.slot_value[taken[i]])] != name]  # fmt: skip
             digests = table.slot_digest[others]
             if len(others) and (digests != 0).all():
                 found[name] = int(np.bitwise_xor.reduce(mixed(

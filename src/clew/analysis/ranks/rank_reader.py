@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from clew.analysis.ranks.keys import Hashes
 from clew.analysis.ranks.rank_table import RankTable, read_rank_table
 from clew.errors import BadTrace
+from clew.events.columns import Floats
 from clew.events.model import Gap
+from clew.program_errors import pass_on
 from clew.store.format.manifest import read_manifest
 from clew.store.read.open_trace import fetch_tables, missing_ranks, rank_names
 from clew.store.read.table_parts import Query, read_query
 from clew.store.storage import Storage
 
-Floats = NDArray[np.float64]
 # Slots of all ranks together that stay in memory, about 100 bytes each.
 _MOST_HELD = 1_000_000
 # Ranks whose numbers others are compared with, if not only equal ones count.
@@ -62,6 +63,7 @@ class RankReader:
         try:
             table = read_rank_table(folder, rank, gaps)
         except Exception as broken:
+            pass_on(broken)
             # An untrusted file may cause any exception; the message names the rank.
             what = f"{type(broken).__name__}: {broken}"
             raise BadTrace(f"rank {rank} of {self._storage} is damaged: {what}") from broken
@@ -89,7 +91,7 @@ class RankReader:
         """Give tensors that are nearly those of an earlier rank the digest of that one."""
         order = np.argsort(numbers[0], kind="stable")
         known, facts = numbers[0][order], numbers[1][order]
-        mine = table.number[table.slot_value]
+        mine = table.values.number[table.slot_value]
         at = np.minimum(np.searchsorted(known, mine), max(len(known) - 1, 0))
         has = (known[at] == mine) if len(known) else np.zeros(len(mine), bool)
         shown = np.where(has[:, None], facts[at] if len(known) else np.nan, np.nan)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from clew.analysis.ranks.arrow_columns import Coded, coded
+from clew.analysis.ranks.arrow_columns import coded
 from clew.analysis.ranks.keys import (
     Hashes,
     Ints,
@@ -27,7 +27,8 @@ from clew.analysis.ranks.keys import (
     occurrences,
     parsed_digests,
 )
-from clew.analysis.ranks.table_rows import MetaFacts, Tables, is_tensor, leaves_of, read_tables
+from clew.analysis.ranks.table_rows import MetaFacts, TableRows, is_tensor, leaves_of, read_tables
+from clew.events.columns import Coded
 from clew.events.model import Gap
 from clew.store.read.allowance import Allowance
 from clew.store.read.rank_columns import ints
@@ -46,11 +47,30 @@ _VIEWS = 4
 
 
 @dataclass(frozen=True)
+class RankValues:
+    """The values of one rank in order of their numbers; the last row stands for none."""
+
+    number: Ints
+    producer: Ints
+    digest: Hashes
+    dtype: Hashes
+    storage: Ints
+    names: Coded
+    meta: Ints
+
+    def rows_of(self, numbers: Ints) -> Ints:
+        """Return the row of each number; a number that is not there has the last row."""
+        at = np.searchsorted(self.number, numbers)
+        at = np.minimum(at, len(self.number) - 1)
+        return np.where(self.number[at] == numbers, at, len(self.number) - 1)
+
+
+@dataclass(frozen=True)
 class RankTable:
     """The ops and calls of one rank in order, and the tensors they took and gave.
 
     An event has a row; `first[row]` to `first[row + 1]` are its slots, of which the first
-    `inputs[row]` are what it took. `slot_value` says which row of the value arrays a slot shows.
+    `inputs[row]` are what it took. `slot_value` says which row of `values` a slot shows.
     Keys are equal on ranks where the same line ran the same op, on the same parameter if on any,
     for the same time in a step.
     """
@@ -73,19 +93,13 @@ class RankTable:
     slot_value: Ints
     slot_key: Hashes
     arguments: Hashes
-    digest: Hashes
-    dtype: Hashes
-    storage: Ints
-    producer: Ints
-    value_names: Coded
-    meta: Ints
-    number: Ints
-    tables: Tables
+    values: RankValues
+    tables: TableRows
 
     @cached_property
     def slot_digest(self) -> Hashes:
         """Return the digest of each slot; 0 where nothing is known."""
-        return self.digest[self.slot_value]
+        return self.values.digest[self.slot_value]
 
     @cached_property
     def slot_row(self) -> Ints:
@@ -110,7 +124,7 @@ class RankTable:
 
     def maker(self, value: int) -> int:
         """Return the row of the event that made a value, -1 if none did that was recorded."""
-        return self.row_of_id.get(int(self.producer[value]), -1)
+        return self.row_of_id.get(int(self.values.producer[value]), -1)
 
     def taken(self, row: int) -> range:
         """Return the slots of what an event took."""
@@ -122,7 +136,7 @@ class RankTable:
 
     def look(self, value: int) -> MetaFacts:
         """Return what a value looks like."""
-        return self.tables.metas.get(int(self.meta[value]), MetaFacts())
+        return self.tables.metas.get(int(self.values.meta[value]), MetaFacts())
 
     def place(self, row: int) -> tuple[str, int]:
         """Return file and line of an event, `("", -1)` if it is not known."""
@@ -151,7 +165,7 @@ def _newest(events: pa.Table, wanted: NDArray[np.bool_]) -> pa.Table:
     return events.take(pa.array(rows[len(ids) - 1 - last]))
 
 
-def _table(rank: int, events: pa.Table, values: _Values, tables: Tables) -> RankTable:
+def _table(rank: int, events: pa.Table, values: RankValues, tables: TableRows) -> RankTable:
     lists = events["values"].combine_chunks()
     count = ints(pc.fill_null(pc.list_value_length(lists), 0))
     refs = values.rows_of(ints(lists.flatten()))
@@ -173,16 +187,14 @@ def _table(rank: int, events: pa.Table, values: _Values, tables: Tables) -> Rank
         is_random=ints(events["generator"]) >= 0, nan=ints(events["nan"]), first=first,
         inputs=inputs, slot_value=refs,
         slot_key=mixed(np.repeat(key, count), position.astype(np.uint64)),
-        arguments=arguments, digest=values.digest, dtype=values.dtype, storage=values.storage,
-        producer=values.producer, value_names=values.names, meta=values.meta,
-        number=values.number, tables=tables,
+        arguments=arguments, values=values, tables=tables,
     )  # fmt: skip
     _look_through_views(found)
     _forget_unfinished(found)
     return found
 
 
-def _first_names(values: _Values, refs: Ints, first: Ints) -> Hashes:
+def _first_names(values: RankValues, refs: Ints, first: Ints) -> Hashes:
     """Return, for each event, a hash of the first parameter or buffer it took or gave, else 0."""
     hashes = np.append(hashed_texts(values.names.texts), np.uint64(0))
     found = np.zeros(len(first) - 1, np.uint64)
@@ -206,7 +218,7 @@ def _keys(texts: dict[str, Coded], line: Ints, step: Ints, names: Hashes) -> Has
     return mixed(what, occurrences(what).astype(np.uint64))
 
 
-def _arguments(template: Ints, tables: Tables) -> tuple[Ints, Hashes]:
+def _arguments(template: Ints, tables: TableRows) -> tuple[Ints, Hashes]:
     """Return how many tensors each event took, and a hash of its other arguments."""
     numbers, inverse = np.unique(template, return_inverse=True)
     counts, hashes = [], []
@@ -224,49 +236,30 @@ def _arguments(template: Ints, tables: Tables) -> tuple[Ints, Hashes]:
 
 def _look_through_views(table: RankTable) -> None:
     """Give views without a digest one that follows from what they show."""
-    digest = table.digest
+    values, digest = table.values, table.values.digest
     for _ in range(_VIEWS):
         unknown = np.flatnonzero(digest == 0)
-        makers = np.searchsorted(table.id, table.producer[unknown])
+        makers = np.searchsorted(table.id, values.producer[unknown])
         makers = np.minimum(makers, max(len(table.id) - 1, 0))
-        known = (table.producer[unknown] >= 0) & (len(table.id) > 0)
+        known = (values.producer[unknown] >= 0) & (len(table.id) > 0)
         if not len(unknown) or not known.any():
             return
-        known &= (table.id[makers] == table.producer[unknown]) & (table.inputs[makers] > 0)
+        known &= (table.id[makers] == values.producer[unknown]) & (table.inputs[makers] > 0)
         rows, makers = unknown[known], makers[known]
         shown = table.slot_value[table.first[makers]]
         seen = digest[shown]
         name = np.append(hashed_texts(table.names.texts), np.uint64(0))[table.names.codes[makers]]
-        usable = (seen != 0) & (table.storage[shown] == table.storage[rows])
+        usable = (seen != 0) & (values.storage[shown] == values.storage[rows])
         digest[rows[usable]] = mixed(seen, mixed(name, table.arguments[makers]))[usable] | 1
 
 
 def _forget_unfinished(table: RankTable) -> None:
     """Take away digests of tensors that a collective may not have written yet."""
     unfinished = [number for number, facts in table.tables.metas.items() if facts.kind == _ASYNC]
-    table.digest[np.isin(table.meta, unfinished)] = 0
+    table.values.digest[np.isin(table.values.meta, unfinished)] = 0
 
 
-@dataclass(frozen=True)
-class _Values:
-    """Values in order of their numbers."""
-
-    number: Ints
-    producer: Ints
-    digest: Hashes
-    dtype: Hashes
-    storage: Ints
-    names: Coded
-    meta: Ints
-
-    def rows_of(self, numbers: Ints) -> Ints:
-        """Return the row of each number; a number that is not there has the last row."""
-        at = np.searchsorted(self.number, numbers)
-        at = np.minimum(at, len(self.number) - 1)
-        return np.where(self.number[at] == numbers, at, len(self.number) - 1)
-
-
-def _of_values(rows: pa.Table) -> _Values:
+def _of_values(rows: pa.Table) -> RankValues:
     """Join the rows of each value: its facts come first, a digest may come in a later row."""
     number = ints(rows["value"])
     order = np.argsort(number, kind="stable")
@@ -289,7 +282,7 @@ def _of_values(rows: pa.Table) -> _Values:
     def with_none(column: Ints) -> Ints:
         return np.append(column[facts], -1)
 
-    return _Values(
+    return RankValues(
         np.append(known, np.iinfo(np.int64).max), with_none(ints(rows["producer"])), digest,
         np.append(dtype, np.uint64(0)), with_none(ints(rows["storage"])),
         Coded(np.append(names.codes[facts], -1), names.texts), with_none(ints(rows["meta"])),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clew.analysis.ranks.agreement import RankDifference
-from clew.analysis.ranks.causes import Cause
+from clew.analysis.ranks.rank_causes import RankCause
 from clew.analysis.ranks.rank_facts import OPTIMIZER
 from clew.analysis.ranks.rank_table import RankTable
 
@@ -16,7 +16,7 @@ _ADVICE = {
 
 
 def difference_of(
-    cause: Cause, table: RankTable, ranks: tuple[int, ...], others: tuple[int, ...]
+    cause: RankCause, table: RankTable, ranks: tuple[int, ...], others: tuple[int, ...]
 ) -> RankDifference:
     """Describe a cause; `table` is that of the rank which has its row."""
     row = cause.row
@@ -31,7 +31,7 @@ def difference_of(
     return replace(found, text=_sentence(found, cause))
 
 
-def _sentence(one: RankDifference, cause: Cause) -> str:
+def _sentence(one: RankDifference, cause: RankCause) -> str:
     where = _where(one)
     what = one.name or "a tensor"
     if one.kind == "op":

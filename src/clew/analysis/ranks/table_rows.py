@@ -24,7 +24,7 @@ class MetaFacts:
 
 
 @dataclass
-class Tables:
+class TableRows:
     """Rows of a rank's tables that comparing needs, as they are in its files."""
 
     templates: dict[int, str] = field(default_factory=dict)
@@ -50,9 +50,9 @@ def is_tensor(leaf: Any) -> bool:
     return type(leaf) is list and leaf[:1] == ["tensor"]
 
 
-def read_tables(rows: pa.Table) -> Tables:
+def read_tables(rows: pa.Table) -> TableRows:
     """Read the rows of tables that comparing needs; rows that are damaged are left out."""
-    found = Tables()
+    found = TableRows()
     names, texts = coded(rows["table"]), coded(rows["row"])
     numbers = ints(rows["number"]).tolist()
     for at, (name, text) in enumerate(zip(names.codes.tolist(), texts.codes.tolist(), strict=True)):
@@ -64,7 +64,7 @@ def read_tables(rows: pa.Table) -> Tables:
     return found
 
 
-def _add_row(tables: Tables, name: str, number: int, text: str) -> None:
+def _add_row(tables: TableRows, name: str, number: int, text: str) -> None:
     if name == "template":
         tables.templates[number] = text
     elif name == "meta":

@@ -24,7 +24,8 @@ from clew.analysis.ranks.op_roles import (
 from clew.analysis.ranks.placements import PARTIAL, SHARDED, stated
 from clew.analysis.ranks.rank_facts import OPTIMIZER, uses
 from clew.analysis.ranks.rank_table import RankTable
-from clew.analysis.ranks.votes import Flags, Votes
+from clew.analysis.ranks.votes import Votes
+from clew.events.columns import Flags
 
 _SENDING = ("view", "cat", "copy_", "flatten_dense_tensors", "unflatten_dense_tensors")
 # Rules by what they look at. The walk back from a violation finds its cause.
@@ -63,7 +64,7 @@ class Ballots:
         made = ~table.is_input
         self.tensors.add(table.slot_key, table.slot_digest)
         self.arguments.add(table.key, np.maximum(table.arguments, np.uint64(1)))
-        self.dtypes.add(table.slot_key[made], table.dtype[table.slot_value[made]])
+        self.dtypes.add(table.slot_key[made], table.values.dtype[table.slot_value[made]])
 
 
 @dataclass(frozen=True)
@@ -97,11 +98,11 @@ def violations(table: RankTable, ballots: Ballots, rules: Rules) -> list[Violati
 
 def _must_agree(table: RankTable, rules: Rules) -> Flags:
     """Return the slots of parameters, and those of buffers that no step has written."""
-    parameters = table.value_names.where(lambda text: text in rules.names)[table.slot_value]
-    buffers = table.value_names.where(lambda text: text in rules.buffers)[table.slot_value]
+    parameters = table.values.names.where(lambda text: text in rules.names)[table.slot_value]
+    buffers = table.values.names.where(lambda text: text in rules.buffers)[table.slot_value]
     # What ranks only take to send it to each other need not be the same yet.
     sent = table.names.where(lambda text: bare(text) in _SENDING)[table.slot_row]
-    came_in = table.producer[table.slot_value] < 0
+    came_in = table.values.producer[table.slot_value] < 0
     return np.asarray(uses(table) & (parameters | (buffers & came_in & ~sent)))
 
 
@@ -130,7 +131,7 @@ def _by_row(
 
 def _drawn(table: RankTable) -> Flags:
     """Return the slots of random numbers, also scaled, that were made from nothing else."""
-    drawn = np.zeros(len(table.digest), bool)
+    drawn = np.zeros(len(table.values.digest), bool)
     rows = np.flatnonzero(table.is_random | _only_scales(table))
     for row in rows.tolist():
         taken = table.slot_value[list(table.taken(row))]
@@ -147,9 +148,9 @@ def _only_scales(table: RankTable) -> Flags:
 def _is_stale(table: RankTable) -> Flags:
     """Return the slots on memory that a collective wrote since the digest was taken, unseen."""
     rows = len(table.id) + 1
-    first = np.full(len(table.digest), rows, np.int64)
+    first = np.full(len(table.values.digest), rows, np.int64)
     np.minimum.at(first, table.slot_value, table.slot_row)
-    storage = table.storage[table.slot_value]
+    storage = table.values.storage[table.slot_value]
     given = table.names.where(is_collective)[table.slot_row] & (storage >= 0)
     writes = np.unique(storage[given] * rows + table.slot_row[given])
     if not len(writes):
@@ -163,8 +164,8 @@ def _is_stale(table: RankTable) -> Flags:
 def _written_aside(table: RankTable) -> Flags:
     """Return the slots on memory that a collective writes to when it likes."""
     rows = table.names.where(is_collective)[table.slot_row]
-    storages = np.unique(table.storage[table.slot_value[rows]])
-    held = table.storage[table.slot_value]
+    storages = np.unique(table.values.storage[table.slot_value[rows]])
+    held = table.values.storage[table.slot_value]
     return np.asarray(np.isin(held, storages) & (held >= 0))
 
 
@@ -172,7 +173,7 @@ def _is_split(table: RankTable) -> Flags:
     """Return the slots of DTensors that are shards or partial sums: each rank has its own."""
     split = [number for number, look in table.tables.metas.items()
              if stated(look.placements)[0] in (SHARDED, PARTIAL)]  # fmt: skip
-    return np.asarray(np.isin(table.meta, split)[table.slot_value])
+    return np.asarray(np.isin(table.values.meta, split)[table.slot_value])
 
 
 def _count(table: RankTable, slots: Flags, rows: int) -> Ints:
@@ -200,7 +201,7 @@ def _first_row(table: RankTable, rule: str, rows: Flags) -> Violation | None:
 def _first_dtype(table: RankTable, dtypes: Votes) -> Violation | None:
     made = ~table.is_input & table.kinds.where(lambda text: text == "op")[table.slot_row]
     slots = np.flatnonzero(made)
-    content = table.dtype[table.slot_value[slots]]
+    content = table.values.dtype[table.slot_value[slots]]
     _, other = dtypes.compare(table.slot_key[slots], content)
     at = np.flatnonzero(other)
     if not len(at):
@@ -215,16 +216,21 @@ def synced_slots(table: RankTable, ballots: Ballots, gathers_all: Callable[[int]
 
     A collective of a part of the ranks does not; it is told by its results, which do not agree.
     """
-    synced = np.zeros(len(table.digest), bool)
-    sure = np.zeros(len(table.digest), bool)
-    site = np.full(len(table.digest), -1, np.int64)
+    synced = np.zeros(len(table.values.digest), bool)
+    sure = np.zeros(len(table.values.digest), bool)
+    site = np.full(len(table.values.digest), -1, np.int64)
     collective, copies = table.names.where(makes_equal), table.names.where(is_copy)
     others = table.names.where(is_collective) & ~collective
     fresh = table.names.where(is_new_copy)
     keys: list[tuple[int, int]] = []
     written: dict[int, int] = {}
+    producer = table.values.producer
+    by_producer = np.argsort(producer, kind="stable")
     for row in np.flatnonzero(collective | copies | others).tolist():
-        given = table.slot_value[list(table.given(row))]
+        # What a collective wrote is a value of its own where it is first used.
+        ends = [table.id[row], table.id[row] + 1]
+        first, end = np.searchsorted(producer, ends, sorter=by_producer)
+        given = np.append(table.slot_value[list(table.given(row))], by_producer[first:end])
         taken = table.slot_value[list(table.taken(row))]
         if copies[row]:
             keys += _from_memory(table, row, written, synced, sure, site)
@@ -233,9 +239,8 @@ def synced_slots(table: RankTable, ballots: Ballots, gathers_all: Callable[[int]
         elif collective[row]:
             synced[given], sure[given] = True, gathers_all(row)
             site[given] = hash((table.names[row], table.modules[row], table.place(row)))
-            written |= (
-                dict.fromkeys(table.storage[given].tolist(), int(given[0])) if len(given) else {}
-            )
+            if len(given):
+                written |= dict.fromkeys(table.values.storage[given].tolist(), int(given[0]))
         else:
             _follow(table, row, taken, synced, sure, site)
             # A view may have the digest of the time before, as it shows the same memory.
@@ -251,8 +256,8 @@ def _from_memory(
     found = []
     for slot in table.taken(row):
         value = int(table.slot_value[slot])
-        source = written.get(int(table.storage[value]))
-        unseen = table.producer[value] < 0 and table.value_names.codes[value] < 0
+        source = written.get(int(table.values.storage[value]))
+        unseen = table.values.producer[value] < 0 and table.values.names.codes[value] < 0
         if source is not None and unseen and not synced[value]:
             synced[value], sure[value], site[value] = True, sure[source], site[source]
             found.append((slot, int(site[value])))

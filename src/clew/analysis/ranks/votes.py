@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clew.analysis.ranks.keys import Hashes, Ints
+from clew.events.columns import Flags
 
-Flags = NDArray[np.bool_]
 _CONTENTS = 4
 # No trace of a stranger may make the tables grow with every rank.
 _MOST_KEYS = 20_000_000

@@ -7,7 +7,7 @@ reductions, ops that keep the shape, ops that create tensors, and what to say of
 
 from __future__ import annotations
 
-from clew.analysis.shape import arranging, layers, regrouping
+from clew.analysis.shape import arranging, regrouping, weighted_ops
 from clew.analysis.shape.call import (
     ASSUMED,
     BROADCAST,
@@ -238,5 +238,5 @@ RULES: dict[str, Rule] = {
     "nll_loss2d_forward": nll_loss,
     **regrouping.RULES,
     **arranging.RULES,
-    **layers.RULES,
+    **weighted_ops.RULES,
 }  # fmt: skip

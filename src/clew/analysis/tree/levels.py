@@ -92,8 +92,8 @@ def stretches(
         return [RankStep(int(process[0]), int(step[0]), rows, None, None)]
     position = np.full(len(run) + 1, -1, dtype=np.int64)
     position[rows] = np.arange(len(rows)) - np.repeat(bounds, ends - bounds)
-    counts, looks = structure.looks(rows)
-    loose = None if sizeless is None else sizeless.looks(rows)[1]
+    counts, looks = structure.tensors.looks(rows)
+    loose = None if sizeless is None else sizeless.tensors.looks(rows)[1]
     # One number for everything by which an event is compared.
     facts = numbered(
         c.kind[rows], c.subject[rows], position[run.parent_row[rows]], run.phase[rows],

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from clew.errors import ClewError, MissingDependency
+from clew.errors import ClewError
+from clew.optional_packages import optional_package
 from clew.request.callbacks import as_array
 from clew.views.export.dtypes import Array, DType, cast
 
@@ -30,12 +31,8 @@ class GrowingHdf5:
     """
 
     def __init__(self, path: Path, dtypes: Mapping[str, Any], **filters: Any) -> None:
-        try:
-            import h5py
-        except ImportError as missing:
-            raise MissingDependency("a growing HDF5 file", "h5py", "clew[hdf5]") from missing
         self.path = path
-        self._h5py = h5py
+        self._h5py = optional_package("h5py", "a growing HDF5 file")
         self._dtypes = {kind: np.dtype(asked) for kind, asked in dtypes.items() if asked}
         self._filters = filters
         self._file: Any = None

@@ -19,9 +19,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from clew import store
 from clew.request.callbacks import norm
 from clew.session.environment import rank_and_size
-from clew.store.format.payload_torch import save_tensors
 
 # Characters that cannot be in a file name here, and `%`, so that the coding is unambiguous.
 _CODED = re.compile(r'[/\\:*?"<>|\x00-\x1f%]' if os.name == "nt" else r"[/\0]|%(?=2F|00|25)")
@@ -79,7 +79,7 @@ class TensorFiles:
         file = f"{_file_name(folder, name)}.call{number}.pt"
         try:
             self._make_way(folder, file)
-            save_tensors(own_parts(value, reduce), folder / file)
+            store.save_tensors(own_parts(value, reduce), folder / file)
         except Exception as error:
             self._log.warning("Could not save %s: %s: %s", file, type(error).__name__, error)
 

@@ -44,40 +44,40 @@ class FactsText:
         self._waiting: set[int] = set()  # generators that have yielded and wait
         self._own = Depth()  # depth of the calls written here
 
-    def lines(self, happening: WatchEvent) -> list[str]:
+    def lines(self, event: WatchEvent) -> list[str]:
         """Return the lines for an event."""
-        return list(map(plain, self._lines(happening)))
+        return list(map(plain, self._lines(event)))
 
-    def _lines(self, happening: WatchEvent) -> list[str]:
-        call, what, now = happening.call, happening.what, happening.after
+    def _lines(self, event: WatchEvent) -> list[str]:
+        call, what, now = event.call, event.what, event.after
         is_shown, indent = call.decorated or self._every_call, self._depth.get_indent()
         if what == "note":
-            return [f"{indent}├─ [WARN] {happening.text}"]
+            return [f"{indent}├─ [WARN] {event.text}"]
         if what == "line":
-            return [f"{indent}├─ [{place(call.file, happening.line)}] {happening.source}"]
+            return [f"{indent}├─ [{place(call.file, event.line)}] {event.source}"]
         if what == "enter" and is_shown:
             self._move(1)
             return [f"{indent}┌── {header(call)}"]
         if what == "input" and is_shown and now is not None:
-            is_told = happening.name != "self" or now.text is not None
-            return [named(indent[4:], "├─ input", happening.name, 0, now)] if is_told else []
-        if what in ("change", "delete") or (what == "input" and happening.changes):
-            return changed(happening, indent)
-        return self._passed(happening) if is_shown else []
+            is_shown = event.name != "self" or now.text is not None
+            return [named(indent[4:], "├─ input", event.name, 0, now)] if is_shown else []
+        if what in ("change", "delete") or (what == "input" and event.changes):
+            return changed(event, indent)
+        return self._passed(event) if is_shown else []
 
-    def _passed(self, happening: WatchEvent) -> list[str]:
+    def _passed(self, event: WatchEvent) -> list[str]:
         """Write the end of a call, a yield, or its resumption."""
-        number, what = happening.call.number, happening.what
+        number, what = event.call.number, event.what
         if (number in self._waiting) == (what == "resume"):
             self._move(1 if what == "resume" else -1)
         self._waiting.discard(number)
         indent = self._depth.get_indent()
         if what == "yield":
             self._waiting.add(number)
-            return [f"{indent}├─ yield {value_text(happening.after)}"]
+            return [f"{indent}├─ yield {value_text(event.after)}"]
         if what == "resume":
             return []
-        told = [*outcome(happening), f"time {happening.seconds or 0:.4f} s"]
+        told = [*outcome(event), f"time {event.seconds or 0:.4f} s"]
         return [f"{indent}└─ {line}" for line in told]
 
     def _move(self, by: int) -> None:
@@ -104,11 +104,11 @@ def header(call: WatchedCall) -> str:
     return f"{text} called at {names[0]}:{places[0].rpartition(':')[2]} ({' <- '.join(places)})"
 
 
-def stack(happening: WatchEvent) -> list[str]:
+def stack(event: WatchEvent) -> list[str]:
     """Write the whole stack of a call as it begins, outermost first; nothing for later events."""
-    if happening.what != "enter":
+    if event.what != "enter":
         return []
-    call = happening.call
+    call = event.call
     above = [f"-> {name}() at {where}" for where, name in map(_caller, call.chain[::-1])]
     found = [*above, f"-> {call.function}() at {place(call.file, call.line)}"]
     return list(map(plain, found))
@@ -120,9 +120,9 @@ def _caller(text: str) -> tuple[str, str]:
     return (where, name) if where and ":" not in name else (text, "<module>")
 
 
-def changed(happening: WatchEvent, indent: str) -> list[str]:
+def changed(event: WatchEvent, indent: str) -> list[str]:
     """Write a variable after a change, with a warning if its dtype changed."""
-    name, line, before, now = happening.name, happening.line, happening.before, happening.after
+    name, line, before, now = event.name, event.line, event.before, event.after
     if now is None:
         return [f"{indent}├─ [Var] {name}@{line} deleted"]
     told = [named(indent, "├─", name, line, now)]
@@ -138,11 +138,11 @@ def named(indent: str, prestr: str, name: str, lineno: int, value: ValueSummary)
     return plain(f"{start}{kind} {name}@{lineno} {arrow}{value_text(value)}")
 
 
-def outcome(happening: WatchEvent) -> list[str]:
+def outcome(event: WatchEvent) -> list[str]:
     """Write an exception, a result, or the items of a tuple or list of tensors."""
-    result = happening.after
-    if happening.what == "raise":
-        return [f"raised {happening.text.partition(chr(10))[0]}"]
+    result = event.after
+    if event.what == "raise":
+        return [f"raised {event.text.partition(chr(10))[0]}"]
     is_several = result is not None and result.cls in ("tuple", "list")
     if result is not None and is_several and any(item.kind != OTHER for _, item in result.items):
         return [f"output[{path}] {value_text(item)}" for path, item in result.items]

@@ -136,11 +136,11 @@ class DebugContext(taps.TapListener):
         self.prefix, self.module_path_override = prefix, module_path_override
 
     def __enter__(self) -> DebugContext:
-        self._end = taps.listen(self, is_compiling, self.paths())
+        taps.listen(self, is_compiling, self.paths())
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._end()
+        taps.unlisten(self)
 
     def tapped(self, name: str, value: Any, module: Any, reduce: Any, frame: Any) -> None:
         """Save a value that was tapped, if this is the context it belongs to."""

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from clew import store
 from clew.compat.engine.tensor_files import own_parts
 from clew.session.environment import rank_and_size
-from clew.store.format.payload_torch import save_tensors
 from clew.watch_output import print_lines, safe_name
 
 _said: Counter[tuple[int, str]] = Counter()
@@ -64,7 +64,7 @@ def dump_data(tmpstr: str, ttensor: Any) -> None:
     """Write a tensor to `dump_data/tensor_{name}_{count}_{rank}.pt`."""
     path = Path("dump_data", f"tensor_{safe_name(tmpstr)}_{next(_dumped)}_{rank_and_size()[0]}.pt")
     path.parent.mkdir(exist_ok=True)
-    save_tensors(own_parts(ttensor), path)
+    store.save_tensors(own_parts(ttensor), path)
 
 
 def check_run_count(unique_id: object, max_allow: int, remove_when_exit: bool = True) -> None:

@@ -18,41 +18,66 @@ std::atomic<size_t> count{0};
 std::mutex handle_lock;
 at::CallbackHandle handle = 0;
 
-// Whether a thread is in a callback: whoever ends a recording waits for all that are.
-struct Busy {
-  std::atomic<int> depth{0};
-};
+// How often recordings were activated or taken off.
+std::atomic<uint64_t> changes{1};
 std::mutex busy_lock;
 std::vector<Busy*> all_busy;  // never freed: a thread may end at any time
-thread_local Busy* own_busy = nullptr;
 
 class Inside {
  public:
-  Inside() {
-    if (own_busy == nullptr) {
-      own_busy = new Busy;
+  explicit Inside(Running& thread) {
+    if (thread.busy == nullptr) {
+      thread.busy = new Busy;
       std::lock_guard<std::mutex> guard(busy_lock);
-      all_busy.push_back(own_busy);
+      all_busy.push_back(thread.busy);
     }
-    own_busy->depth.fetch_add(1, std::memory_order_seq_cst);
+    depth_ = &thread.busy->depth;
+    // No other thread writes to it.
+    depth_->store(depth_->load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
   }
-  ~Inside() { own_busy->depth.fetch_sub(1, std::memory_order_release); }
+  ~Inside() { depth_->store(depth_->load(std::memory_order_relaxed) - 1, std::memory_order_release); }
+  Inside(const Inside&) = delete;
+
+ private:
+  std::atomic<int>* depth_;
 };
 
 std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& call) {
-  Inside inside;
+  Running& thread = here();
+  size_t depth = thread.ops++;
+  uint64_t since = changes.load(std::memory_order_relaxed);
+  if (depth > thread.covering && thread.covered_since == since && depth < Running::MOST_BEGUN) {
+    thread.untold |= uint64_t{1} << depth;
+    return nullptr;
+  }
+  Inside inside(thread);
   const OpFacts* facts = op_of(call);
+  if (depth < Running::MOST_BEGUN) thread.begun[depth] = facts;
   if (facts == nullptr) return nullptr;
+  bool is_seen = false, covers = true;
   for (size_t i = 0, most = count.load(std::memory_order_acquire); i < most; ++i) {
     Recording* recording = active[i].load(std::memory_order_acquire);
-    if (recording != nullptr) recording->begin_op(call, *facts);
+    if (recording == nullptr) continue;
+    is_seen = true;
+    covers = recording->begin_op(call, *facts) && covers;
+  }
+  if (is_seen && covers && depth < thread.covering) {
+    thread.covering = depth;
+    thread.covered_since = since;
   }
   return nullptr;
 }
 
 void on_end(const at::RecordFunction& call, at::ObserverContext*) {
-  Inside inside;
-  const OpFacts* facts = op_of(call);
+  Running& thread = here();
+  size_t depth = thread.ops > 0 ? --thread.ops : 0;
+  if (depth < Running::MOST_BEGUN && (thread.untold >> depth & 1) != 0) {
+    thread.untold &= ~(uint64_t{1} << depth);
+    return;
+  }
+  if (depth <= thread.covering) thread.covering = Running::NOWHERE;
+  Inside inside(thread);
+  const OpFacts* facts = depth < Running::MOST_BEGUN ? thread.begun[depth] : op_of(call);
   if (facts == nullptr) return;
   for (size_t i = 0, most = count.load(std::memory_order_acquire); i < most; ++i) {
     Recording* recording = active[i].load(std::memory_order_acquire);
@@ -102,6 +127,7 @@ void after_fork_in_child() {
 
 // Take a recording off the list; return whether torch still tells it of ops, but none is left.
 bool take_off(Recording* recording) {
+  ++changes;
   for (size_t i = 0; i < count.load(); ++i) {
     if (active[i].load() == recording) active[i].store(nullptr);
   }
@@ -116,11 +142,13 @@ void activate(Recording* recording) {
   static const int registered = pthread_atfork(before_fork, after_fork, after_fork_in_child);
   if (registered != 0) throw std::runtime_error("no handlers for forks could be registered");
   watch_removals();
+  // A fork takes the locks of all that are active, and gives them back.
+  std::lock_guard<std::mutex> guard(handle_lock);
   for (size_t i = 0; i < MOST; ++i) {
     if (active[i].load() != nullptr) continue;
     active[i].store(recording);
+    ++changes;
     if (count.load() <= i) count.store(i + 1);
-    std::lock_guard<std::mutex> guard(handle_lock);
     if (handle == 0) add_callbacks();
     return;
   }
@@ -148,7 +176,7 @@ void deactivate(Recording* recording) {
     others = all_busy;
   }
   for (Busy* busy : others) {
-    while (busy != own_busy && busy->depth.load(std::memory_order_acquire) > 0) std::this_thread::yield();
+    while (busy != here().busy && busy->depth.load(std::memory_order_acquire) > 0) std::this_thread::yield();
   }
   Py_END_ALLOW_THREADS
 }
@@ -156,7 +184,7 @@ void deactivate(Recording* recording) {
 void abandon(Recording* recording) {
   // The one thread that a forked process has runs this.
   all_busy.clear();
-  if (own_busy != nullptr) all_busy.push_back(own_busy);
+  if (here().busy != nullptr) all_busy.push_back(here().busy);
   if (is_active(recording)) take_off(recording);
 }
 

@@ -22,36 +22,40 @@ bool Recording::is_asked(Thread& thread, const OpFacts& facts) {
   return is_wanted;
 }
 
-AskedCall Recording::asked_call(Thread& thread, const OpenOp& op, size_t taken) {
-  AskedCall call;
+void Recording::hold_given(Thread& thread, AskedCall& call) {
+  Gil gil;
+  for (size_t i = call.tensors.size(); i < thread.given.size(); ++i) {
+    call.tensors.emplace_back(thread.given[i].lock());
+  }
+}
+
+void Recording::describe_asked(Thread& thread, const OpenOp& op, AskedCall& call) {
   call.op = op.facts->number;
   call.words.assign(thread.words.begin() + static_cast<ptrdiff_t>(op.first_word), thread.words.end());
   call.texts = texts.all;
   for (size_t i = 0; i < thread.given.size() && op.first_ref + i < thread.refs.size(); ++i) {
-    auto held = thread.given[i].lock();
-    at::Tensor tensor = held.defined() ? at::Tensor(std::move(held)) : at::Tensor();
     int64_t value = thread.refs[op.first_ref + i];
     // The op may have written to an argument, or to memory that one shows.
-    if (i < taken && tensor.defined() && !is_odd(tensor.unsafeGetTensorImpl())) {
-      value = values.used(tensor.unsafeGetTensorImpl(), -1, NOTHING);
+    if (i < call.tensors.size() && call.tensors[i].defined() &&
+        !is_odd(call.tensors[i].unsafeGetTensorImpl())) {
+      value = values.used(call.tensors[i].unsafeGetTensorImpl(), -1, NOTHING);
     }
-    call.tensors.push_back(std::move(tensor));
     call.values.push_back(value);
   }
-  thread.given.clear();
-  return call;
 }
 
-void Recording::tell_ran(Thread& thread, const AskedCall& call) {
+void Recording::tell_ran(Thread& thread, AskedCall& call) {
+  hold_given(thread, call);
+  thread.given.clear();
   Gil gil;
   thread.is_asking = true;
-  ++hidden;
+  ++here().hidden;
   Ref texts(PyList_New(0)), tensors(PyList_New(0)), numbers(PyList_New(0));
   for (const auto& text : call.texts) {
     Ref one(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
     if (one) PyList_Append(texts.get(), one.get());
   }
-  for (size_t i = 0; i < call.tensors.size(); ++i) {
+  for (size_t i = 0; i < call.values.size(); ++i) {
     Ref tensor(call.tensors[i].defined() ? wrapped(call.tensors[i]) : Py_NewRef(Py_None));
     Ref number(PyLong_FromLongLong(call.values[i]));
     if (!tensor || !number) break;
@@ -63,16 +67,9 @@ void Recording::tell_ran(Thread& thread, const AskedCall& call) {
                : PyObject_CallFunction(host.ran, "iy#OOO", call.op, reinterpret_cast<const char*>(call.words.data()),
                                        static_cast<Py_ssize_t>(call.words.size() * sizeof(uint64_t)),
                                        texts.get(), tensors.get(), numbers.get()));
-  --hidden;
+  --here().hidden;
   thread.is_asking = false;
-  if (done) return;
-  if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
-    // Nothing can be raised from here: have the program interrupted when it runs on.
-    PyErr_Clear();
-    PyErr_SetInterrupt();
-  } else {
-    note_fault(op_at(call.op).name.c_str(), PythonError().what());
-  }
+  if (!done) note_fault(op_at(call.op).name.c_str(), PythonError());
 }
 
 }  // namespace clew

@@ -35,10 +35,38 @@ PyObject* guarded(Function function) {
   }
 }
 
-PyObject* attribute(PyObject* host, const char* name) {
-  PyObject* found = PyObject_GetAttrString(host, name);
-  if (found == nullptr) throw std::runtime_error(std::string("the host has no ") + name);
+// `name` is interned and kept, as Python finds attributes by the address of their names.
+PyObject* attribute(PyObject* host, PyObject* name) {
+  PyObject* found = name == nullptr ? nullptr : PyObject_GetAttr(host, name);
+  if (found == nullptr) throw std::runtime_error("the host lacks an attribute");
   return found;
+}
+
+clew::Host functions_of(PyObject* host) {
+#define CLEW_FUNCTION(name)                                          \
+  static PyObject* const name##_name = PyUnicode_InternFromString(#name); \
+  functions.name = attribute(host, name##_name)
+  clew::Host functions;
+  CLEW_FUNCTION(node);
+  CLEW_FUNCTION(thread);
+  CLEW_FUNCTION(place);
+  CLEW_FUNCTION(meta);
+  CLEW_FUNCTION(full);
+  CLEW_FUNCTION(raised);
+  CLEW_FUNCTION(interrupt);
+  CLEW_FUNCTION(keep);
+  CLEW_FUNCTION(unfollowed);
+  CLEW_FUNCTION(outermost);
+  CLEW_FUNCTION(idle);
+  CLEW_FUNCTION(names);
+  CLEW_FUNCTION(fault);
+  CLEW_FUNCTION(failed_call);
+  CLEW_FUNCTION(module);
+  CLEW_FUNCTION(attributes);
+  CLEW_FUNCTION(describe);
+  CLEW_FUNCTION(constant);
+#undef CLEW_FUNCTION
+  return functions;
 }
 
 // Recording(host, hidden, call_frame, wrapped_call, reads_versions, most_rows)
@@ -51,31 +79,18 @@ int init(PyObject* self, PyObject* args, PyObject*) {
     return -1;
   }
   try {
-    clew::Host functions;
-    functions.node = attribute(host, "node");
-    functions.thread = attribute(host, "thread");
-    functions.place = attribute(host, "place");
-    functions.meta = attribute(host, "meta");
-    functions.full = attribute(host, "full");
-    functions.raised = attribute(host, "raised");
-    functions.keep = attribute(host, "keep");
-    functions.unfollowed = attribute(host, "unfollowed");
-    functions.outermost = attribute(host, "outermost");
-    functions.idle = attribute(host, "idle");
-    functions.names = attribute(host, "names");
-    functions.module = attribute(host, "module");
-    functions.attributes = attribute(host, "attributes");
-    functions.describe = attribute(host, "describe");
-    functions.constant = attribute(host, "constant");
-    auto made = std::make_unique<clew::Recording>(functions, reads_versions != 0);
+    static PyObject* const turn = PyUnicode_InternFromString("turn");
+    static PyObject* const waiting = PyUnicode_InternFromString("waiting");
+    static PyObject* const failed = PyUnicode_InternFromString("failed");
+    auto made = std::make_unique<clew::Recording>(functions_of(host), reads_versions != 0);
     made->most_rows = static_cast<size_t>(most_rows);
     made->torch.call = reinterpret_cast<PyCodeObject*>(call_frame);
     made->torch.wrapped = reinterpret_cast<PyCodeObject*>(wrapped);
-    made->hooks = {attribute(host, "turn"), attribute(host, "waiting"), attribute(host, "failed")};
+    made->hooks = {attribute(host, turn), attribute(host, waiting), attribute(host, failed)};
     Ref codes(PySequence_Fast(hidden, "hidden must be a sequence of code objects"));
     if (!codes) return -1;
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(codes.get()); ++i) {
-      made->torch.hidden.insert(
+      made->torch.hidden.add(
           reinterpret_cast<PyCodeObject*>(PySequence_Fast_GET_ITEM(codes.get(), i)));
     }
     reinterpret_cast<Object*>(self)->recording = made.release();
@@ -107,7 +122,8 @@ PyObject* activate(PyObject* self, PyObject* sees_ops) {
       newest = std::max<uint64_t>(newest, PyThreadState_GetID(state));
     }
     of(self).begin_threads(newest);
-    if (PyObject_IsTrue(sees_ops) == 1) clew::activate(&of(self));
+    of(self).sees_ops = PyObject_IsTrue(sees_ops) == 1;
+    if (of(self).sees_ops) clew::activate(&of(self));
     return Py_NewRef(Py_None);
   });
 }
@@ -117,6 +133,16 @@ PyObject* deactivate(PyObject* self, PyObject*) {
   Py_RETURN_NONE;
 }
 
+// is_inside_call() -> whether the running thread is in a module call, which may not be recorded.
+PyObject* is_inside_call(PyObject* self, PyObject*) {
+  bool found = false;
+  clew::walk_frames([&](const clew::Frame& frame, void*) {
+    found = frame.code == of(self).torch.call;
+    return !found;
+  });
+  return PyBool_FromLong(found);
+}
+
 PyObject* abandon(PyObject* self, PyObject*) {
   clew::abandon(&of(self));
   Py_RETURN_NONE;
@@ -124,8 +150,11 @@ PyObject* abandon(PyObject* self, PyObject*) {
 
 // release(): drop what is known of tensors; their values were handed over.
 PyObject* release(PyObject* self, PyObject*) {
-  std::lock_guard<std::mutex> guard(of(self).lock);
-  of(self).values.release();
+  {
+    std::lock_guard<std::mutex> guard(of(self).lock);
+    of(self).values.release();
+  }
+  of(self).let_go();
   Py_RETURN_NONE;
 }
 
@@ -213,6 +242,20 @@ PyObject* enter(PyObject* self, PyObject* const* args, Py_ssize_t) {
 
 PyObject* leave(PyObject* self, PyObject* const* args, Py_ssize_t) {
   return guarded([&] { return PyBool_FromLong(of(self).leave_module(args[0], args[2])); });
+}
+
+// follow(function, use_hooks) -> whether the module calls that pass through a function are recorded
+// from here on. unfollow(): they are not.
+PyObject* follow(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  return guarded([&] {
+    if (count != 2) throw std::runtime_error("follow(function, use_hooks)");
+    return PyBool_FromLong(clew::follow_calls(&of(self), self, args[0], args[1]));
+  });
+}
+
+PyObject* unfollow(PyObject* self, PyObject*) {
+  clew::unfollow_calls(&of(self));
+  Py_RETURN_NONE;
 }
 
 // fail(event, text): an open call ends with an exception; None for one that is no error.
@@ -567,7 +610,8 @@ PyObject* noted_list(std::vector<clew::NotedSettings> noted) {
   return Py_NewRef(list.get());
 }
 
-// take(held) -> dict of bytes and lists: all rows since the last call. `held` are values that calls
+// take(held) -> all rows since the last call: what limits left out, faults, tensors that have no name
+// yet, generators, then the fields of `clew.stream.records.NativeRows`. `held` are values that calls
 // still open have taken.
 PyObject* take(PyObject* self, PyObject* held) {
   return guarded([&]() -> PyObject* {
@@ -579,6 +623,7 @@ PyObject* take(PyObject* self, PyObject* held) {
       numbers.push_back(PyLong_AsLongLong(PySequence_Fast_GET_ITEM(items.get(), i)));
     }
     Taken taken = take_rows(recording, numbers);
+    recording.let_go();
     Ref tensors(PyList_New(0));
     for (const at::Tensor& tensor : taken.unnamed) {
       // Modules know their tensors by their Python objects; the program makes those.
@@ -588,16 +633,12 @@ PyObject* take(PyObject* self, PyObject* held) {
       PyList_Append(tensors.get(), object.get());
     }
     return Py_BuildValue(
-        "{s:N,s:N,s:N,s:N,s:N,s:L,s:N,s:N,s:i,s:i,s:i,s:O,s:N,s:N,s:N,s:N,s:i,s:N,s:N,s:N,s:N,s:N}", "events",
-        bytes_of(taken.events), "refs", bytes_of(taken.refs), "values", bytes_of(taken.values),
-        "freed", bytes_of(taken.freed), "gone", bytes_of(taken.gone), "first_value",
-        static_cast<long long>(taken.first_value), "metas", words_list(taken.metas),
-        "arguments", words_list(taken.arguments), "first_arguments", taken.first_arguments,
-        "oldest_arguments", taken.oldest_arguments, "first_error", taken.first_error,
-        "unnamed", tensors.get(), "open_calls", bytes_of(taken.open), "kept", bytes_of(taken.kept),
-        "marks", bytes_of(taken.marks), "data", data_list(taken.blocks), "reached", static_cast<int>(taken.reached),
-        "errors", error_list(taken.errors), "faults", text_list(taken.faults), "texts",
-        text_list(taken.texts), "generators", text_list(taken.generators), "noted",
+        "(iNONNNNNNLNNiiNNiNNNNN)", static_cast<int>(taken.reached), text_list(taken.faults), tensors.get(),
+        text_list(taken.generators), bytes_of(taken.events), bytes_of(taken.refs), bytes_of(taken.values),
+        bytes_of(taken.freed), bytes_of(taken.gone), static_cast<long long>(taken.first_value),
+        words_list(taken.metas), words_list(taken.arguments), taken.first_arguments, taken.oldest_arguments,
+        text_list(taken.texts), error_list(taken.errors), taken.first_error, bytes_of(taken.open),
+        bytes_of(taken.kept), bytes_of(taken.marks), data_list(taken.blocks),
         noted_list(recording.take_noted()));
   });
 }
@@ -645,7 +686,7 @@ PyObject* hidden_enter(PyObject* self, PyObject*) {
   context.added = modes - keys.excluded_;
   keys.excluded_ = keys.excluded_ | modes;
   c10::impl::_force_tls_local_dispatch_key_set(keys);
-  ++clew::hidden;
+  ++clew::here().hidden;
   return Py_NewRef(self);
 }
 
@@ -653,7 +694,7 @@ PyObject* hidden_exit(PyObject* self, PyObject* const*, Py_ssize_t) {
   auto keys = c10::impl::tls_local_dispatch_key_set();
   keys.excluded_ = keys.excluded_ - reinterpret_cast<Hidden*>(self)->added;
   c10::impl::_force_tls_local_dispatch_key_set(keys);
-  --clew::hidden;
+  --clew::here().hidden;
   Py_RETURN_NONE;
 }
 
@@ -678,6 +719,7 @@ PyObject* plain_classes(PyObject*, PyObject* args) {
 PyMethodDef recording_methods[] = {
     {"activate", activate, METH_O, nullptr},
     {"deactivate", deactivate, METH_NOARGS, nullptr},
+    {"is_inside_call", is_inside_call, METH_NOARGS, nullptr},
     {"abandon", abandon, METH_NOARGS, nullptr},
     {"release", release, METH_NOARGS, nullptr},
     {"keep", keep, METH_VARARGS, nullptr},
@@ -689,6 +731,8 @@ PyMethodDef recording_methods[] = {
     {"pop_call", pop_call, METH_O, nullptr},
     {"enter", clew::fast(enter), METH_FASTCALL, nullptr},
     {"leave", clew::fast(leave), METH_FASTCALL, nullptr},
+    {"follow", clew::fast(follow), METH_FASTCALL, nullptr},
+    {"unfollow", unfollow, METH_NOARGS, nullptr},
     {"fail", fail, METH_VARARGS, nullptr},
     {"calls", calls, METH_O, nullptr},
     {"finish", finish, METH_VARARGS, nullptr},

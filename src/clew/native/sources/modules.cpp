@@ -1,8 +1,11 @@
-// Record module calls: what the global hooks of torch do while nobody asks for more than the calls.
+// Record module calls while nobody asks for more than the calls: those that `calls.cpp` follows, and
+// those that torch's global hooks tell of.
 //
-// Everything here runs with the GIL. A call that needs more than this file knows (hooks of the
-// module's own, an exception) is left to the hooks in Python: the functions return false.
+// Everything here runs with the GIL. A call that a hook tells of and that needs more than this file
+// knows (hooks of the module's own, an exception) is left to the hooks in Python: the functions
+// return false.
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/jit/frontend/tracer.h>
 
 #include <algorithm>
 
@@ -262,7 +265,8 @@ void Recording::note_settings(KnownModule& known, PyObject* module, int64_t even
 
 bool Recording::enter_module(PyObject* module, PyObject* args) {
   static PyObject* forward_hooks = text("_forward_hooks");
-  static PyObject* training_name = text("training");
+  // What is read of a module would be part of the traced program.
+  if (torch::jit::tracer::isTracing()) return false;
   Thread* found = thread(true);
   if (found == nullptr || found->is_muted.load(std::memory_order_relaxed)) return true;
   Thread& thread = *found;
@@ -271,45 +275,87 @@ bool Recording::enter_module(PyObject* module, PyObject* args) {
       PyList_GET_SIZE(hooks.failed) > 0) {
     return false;
   }
-  // A call that is open in the frame of this one is over: an interrupt has ended it.
   void* own_frame = nullptr;
   int seen = 0;
   walk_frames([&](const Frame& frame, void*) {
     own_frame = frame.frame;
     return ++seen < 2;
   });
+  Node node;
+  if (!find_call(thread, own_frame, node)) return false;
+  const auto& frames = thread.stack.frames();
+  if (frames.size() < 4 || frames[1].code != torch.call) return false;
+  size_t outer = frames[3].code == torch.wrapped ? 3 : 2;
+  if (frames[outer].code != torch.wrapped) return false;
+  PyObject* kwargs = local_of(frames[outer].frame, 2);
+  if (kwargs == nullptr || !PyDict_CheckExact(kwargs)) return false;
+  open_call(thread, module, node, own_frame, PySequence_Fast_ITEMS(args), PyTuple_GET_SIZE(args),
+            [&](auto visit) {
+              PyObject *key, *value;
+              Py_ssize_t at = 0;
+              while (PyDict_Next(kwargs, &at, &key, &value)) visit(key, value);
+            });
+  return true;
+}
+
+namespace {
+
+// Dynamo runs functions with code of its own, which keeps their names and places.
+bool is_same_function(const PyCodeObject* code, const PyCodeObject* original) {
+  return code == original ||
+         (code != nullptr && code->co_firstlineno == original->co_firstlineno &&
+          code->co_name == original->co_name && code->co_filename == original->co_filename);
+}
+
+}  // namespace
+
+int64_t Recording::begin_call(PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  if (torch::jit::tracer::isTracing()) return NEEDS_HOOKS;
+  Thread* found = thread(true);
+  if (found == nullptr || found->is_muted.load(std::memory_order_relaxed)) return UNRECORDED;
+  Frame frame = innermost_frame();
+  Node node;
+  if (!is_same_function(frame.code, torch.wrapped) || !find_call(*found, frame.frame, node)) return NEEDS_HOOKS;
+  return open_call(*found, args[0], node, frame.frame, args + 1, count - 1, [&](auto visit) {
+    Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
+    for (Py_ssize_t i = 0; i < named; ++i) visit(PyTuple_GET_ITEM(names, i), args[count + i]);
+  });
+}
+
+bool Recording::find_call(Thread& thread, void* frame, Node& node) {
+  // A call that is open in the frame of this one is over: an interrupt has ended it.
   for (size_t at = 0; at < thread.calls.size(); ++at) {
-    if (thread.calls[at].is_ours && thread.calls[at].frame == own_frame) {
+    if (thread.calls[at].is_ours && thread.calls[at].frame == frame) {
       abandon_calls(thread, at);
       break;
     }
   }
   int around;
-  Node node = thread.stack.find(
-      torch, thread.calls, around, [&](const Node& parent, const Frame& frame, bool is_own) {
-        return ask_node(thread, parent, frame, is_own);
+  node = thread.stack.find(
+      torch, thread.calls, around, [&](const Node& parent, const Frame& line, bool is_own) {
+        return ask_node(thread, parent, line, is_own);
       });
-  const auto& frames = thread.stack.frames();
-  if (node.is_direct || frames.size() < 4 || frames[1].code != torch.call) return false;
-  size_t outer = frames[3].code == torch.wrapped ? 3 : 2;
-  if (frames[outer].code != torch.wrapped) return false;
-  PyObject* kwargs = local_of(frames[outer].frame, 2);
-  if (kwargs == nullptr || !PyDict_CheckExact(kwargs)) return false;
+  if (node.is_direct) return false;
   auto count = static_cast<size_t>(around + 1);
   for (size_t at = count; at < thread.calls.size(); ++at) {
     if (!thread.calls[at].is_ours) return false;
   }
   if (count < thread.calls.size()) abandon_calls(thread, count);
+  return thread.calls.empty() || thread.calls.back().is_ours;
+}
+
+template <class EachNamed>
+int64_t Recording::open_call(Thread& thread, PyObject* module, const Node& node, void* frame,
+                             PyObject* const* args, Py_ssize_t count, EachNamed each_named) {
+  static PyObject* training_name = text("training");
   if (thread.calls.empty()) {
     Ref is_wanted(PyObject_CallOneArg(host.outermost, module));
     if (!is_wanted) throw PythonError();
-    if (is_wanted.get() != Py_True) return true;
-  } else if (!thread.calls.back().is_ours) {
-    return false;
+    if (is_wanted.get() != Py_True) return UNRECORDED;
   }
   KnownModule& known = *known_module(thread, module, node);
   OpenCall call;
-  call.frame = own_frame;
+  call.frame = frame;
   call.is_ours = true;
   call.node = node;
   call.parent = thread.calls.empty() ? -1 : thread.calls.back().event;
@@ -327,12 +373,8 @@ bool Recording::enter_module(PyObject* module, PyObject* args) {
   std::vector<int64_t> values = std::move(thread.call_refs);
   words.clear();
   values.clear();
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) {
-    append_object(thread, words, values, PyTuple_GET_ITEM(args, i), -1, 0, false);
-  }
-  PyObject *key, *value;
-  Py_ssize_t at = 0;
-  while (PyDict_Next(kwargs, &at, &key, &value)) {
+  for (Py_ssize_t i = 0; i < count; ++i) append_object(thread, words, values, args[i], -1, 0, false);
+  each_named([&](PyObject* key, PyObject* value) {
     const char* said = PyUnicode_AsUTF8(key);
     if (said == nullptr) throw PythonError();
     {
@@ -340,7 +382,7 @@ bool Recording::enter_module(PyObject* module, PyObject* args) {
       words.push_back(word(Tag::KEYWORD, texts.number(said)));
     }
     append_object(thread, words, values, value, -1, 0, false);
-  }
+  });
   call.name = Py_XNewRef(known.name);
   {
     std::lock_guard<std::mutex> guard(lock);
@@ -355,7 +397,7 @@ bool Recording::enter_module(PyObject* module, PyObject* args) {
   thread.call_refs = std::move(values);
   call.start = now();
   thread.calls.push_back(call);
-  return true;
+  return call.event;
 }
 
 bool Recording::leave_module(PyObject* module, PyObject* result) {
@@ -378,6 +420,11 @@ bool Recording::leave_module(PyObject* module, PyObject* result) {
   if (caller.code != torch.call || caller.frame != thread.calls.back().frame) return false;
   append_result(thread, result);
   end_call(thread, end_time, NOTHING, true);
+  after_call(thread, module);
+  return true;
+}
+
+void Recording::after_call(Thread& thread, PyObject* module) {
   if (thread.calls.empty()) {
     Ref done(PyObject_CallOneArg(host.idle, module));
     if (!done) throw PythonError();
@@ -388,7 +435,39 @@ bool Recording::leave_module(PyObject* module, PyObject* result) {
     is_enough = is_full();
   }
   if (is_enough) take_rows(thread);
-  return true;
+}
+
+Thread* Recording::reopen_call(int64_t event) {
+  Thread* thread = known_thread();
+  if (thread == nullptr || thread->is_muted.load(std::memory_order_relaxed)) return nullptr;
+  for (size_t at = thread->calls.size(); at-- > 0;) {
+    if (thread->calls[at].event != event || !thread->calls[at].is_ours) continue;
+    abandon_calls(*thread, at + 1);
+    return thread;
+  }
+  return nullptr;
+}
+
+void Recording::return_from(int64_t event, PyObject* module, PyObject* result) {
+  int64_t end_time = now();
+  Thread* thread = reopen_call(event);
+  if (thread == nullptr) return;
+  append_result(*thread, result);
+  end_call(*thread, end_time, NOTHING, true);
+  after_call(*thread, module);
+}
+
+void Recording::raise_from(int64_t event, PyObject* module, PyObject* exception) {
+  Thread* thread = reopen_call(event);
+  if (thread == nullptr) return;
+  Ref error(PyObject_CallFunction(host.failed_call, "LO", static_cast<long long>(event), exception));
+  if (!error) throw PythonError();
+  fail_call(event, error.get() == Py_None ? nullptr : PyUnicode_AsUTF8(error.get()));
+  after_call(*thread, module);
+}
+
+void Recording::break_off(int64_t event) {
+  if (Thread* thread = reopen_call(event)) abandon_calls(*thread, thread->calls.size() - 1);
 }
 
 void Recording::append_result(Thread& thread, PyObject* result) {

@@ -80,7 +80,22 @@ PyObject* is_same(PyObject* self, PyObject*) {
   return PyBool_FromLong(names_in(self).is_same());
 }
 
-PyMethodDef methods[] = {{"is_same", is_same, METH_NOARGS, nullptr}, {nullptr, nullptr, 0, nullptr}};
+// any_sets(name) -> whether any of the modules has an attribute of this name that is not None.
+PyObject* any_sets(PyObject* self, PyObject* name) {
+  for (const NamedModule& row : names_in(self).rows) {
+    PyObject* attributes = attributes_of(PyWeakref_GET_OBJECT(row.ref));
+    PyObject* found = attributes == nullptr ? nullptr : PyDict_GetItemWithError(attributes, name);
+    if (found != nullptr && found != Py_None) Py_RETURN_TRUE;
+    if (found == nullptr && PyErr_Occurred() != nullptr) return nullptr;
+  }
+  Py_RETURN_FALSE;
+}
+
+PyMethodDef methods[] = {
+    {"is_same", is_same, METH_NOARGS, nullptr},
+    {"any_sets", any_sets, METH_O, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
 
 }  // namespace
 

@@ -1,10 +1,11 @@
 #include "ops.h"
 
-#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <unordered_map>
 #include <unordered_set>
+
+#include "running.h"
 
 namespace clew {
 
@@ -27,6 +28,11 @@ const std::unordered_set<std::string> UNWRITTEN = {
     "aten::empty", "aten::empty_like", "aten::empty_strided", "aten::empty_permuted",
     "aten::new_empty", "aten::new_empty_strided"};
 
+// Collectives write to their first argument without declaring it, and return while they still run.
+bool is_collective(const std::string& name) {
+  return name.rfind("c10d::", 0) == 0 && name.back() == '_' && name != "c10d::monitored_barrier_";
+}
+
 void read_schema(OpFacts& facts, const c10::OperatorHandle& op) {
   bool is_undeclared = UNDECLARED.count(facts.name) > 0;
   facts.brings_data = facts.name == "aten::lift_fresh";
@@ -34,6 +40,8 @@ void read_schema(OpFacts& facts, const c10::OperatorHandle& op) {
   facts.keeps_elements = facts.name == "aten::detach_";
   bool may_skip = facts.name.find("dropout") != std::string::npos ||
                   facts.name.find("attention") != std::string::npos;
+  facts.writes_later = is_collective(facts.name);
+  if (facts.writes_later) facts.writes.push_back(0);
   int at = 0;
   for (const auto& argument : op.schema().arguments()) {
     const std::string& name = argument.name();
@@ -89,30 +97,24 @@ class Removals : public c10::OpRegistrationListener {
   }
 };
 
-thread_local struct {
-  uint64_t removed = 0;
-  const void* key[256] = {};
-  const OpFacts* facts[256] = {};
-} recent;
-
 }  // namespace
 
 const OpFacts* op_of(const at::RecordFunction& call) {
   const void* key = call.name();
-  size_t at = (reinterpret_cast<size_t>(key) >> 4) & 255;
+  Running& thread = here();
   uint64_t now_removed = removed.load(std::memory_order_acquire);
-  if (C10_UNLIKELY(recent.removed != now_removed)) {
-    std::fill(std::begin(recent.key), std::end(recent.key), nullptr);
-    recent.removed = now_removed;
+  if (C10_UNLIKELY(thread.removed != now_removed)) {
+    thread.recent.fill({});
+    thread.removed = now_removed;
   }
-  if (recent.key[at] == key) return recent.facts[at];
+  Running::Op& recent = thread.recent[(reinterpret_cast<size_t>(key) >> 4) & 255];
+  if (recent.key == key) return recent.facts;
   auto name = call.operator_name();
   if (!name) return nullptr;
   auto op = c10::Dispatcher::singleton().findOp(*name);
   if (!op) return nullptr;
-  recent.facts[at] = make(key, *op);
-  recent.key[at] = key;
-  return recent.facts[at];
+  recent = {key, make(key, *op)};
+  return recent.facts;
 }
 
 void watch_removals() {

@@ -21,6 +21,8 @@ struct OpFacts {
   bool has_autocast = false;
   // Returns memory that nobody has written.
   bool leaves_unwritten = false;
+  // Still writes to what it took when it has returned.
+  bool writes_later = false;
   // Returns its argument as it is, and makes nothing.
   bool keeps_elements = false;
   // Its argument was filled by no op: `torch.tensor` hands its data over by it.

@@ -64,6 +64,19 @@ class Ref {
   PyObject* object_;
 };
 
+// Raise an exception where Python looks next for signals on the main thread; return whether it will.
+inline bool raise_soon(PyObject* exception) {
+  auto raise = [](void* given) {
+    Ref taken(static_cast<PyObject*>(given));
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(taken.get())), taken.get());
+    return -1;
+  };
+  Py_INCREF(exception);
+  if (Py_AddPendingCall(raise, exception) == 0) return true;
+  Py_DECREF(exception);
+  return false;
+}
+
 // The Python error that is set, taken, as an exception of C++; its text is `Type: message`. A function
 // that Python has called raises it again, so that what a signal handler raised comes out.
 class PythonError : public std::exception {
@@ -80,8 +93,18 @@ class PythonError : public std::exception {
 
   const char* what() const noexcept override { return held_->text.c_str(); }
 
+  bool is_a(PyObject* type) const {
+    return held_->type != nullptr && PyErr_GivenExceptionMatches(held_->type, type) != 0;
+  }
+
   void raise_again() const {
     PyErr_Restore(Py_XNewRef(held_->type), Py_XNewRef(held_->value), Py_XNewRef(held_->trace));
+  }
+
+  // Return the exception with its traceback, borrowed; null if there is none.
+  PyObject* exception() const {
+    if (held_->value != nullptr && held_->trace != nullptr) PyException_SetTraceback(held_->value, held_->trace);
+    return held_->value;
   }
 
  private:

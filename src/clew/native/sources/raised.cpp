@@ -22,7 +22,7 @@ thread_local Waiting waiting;
 void hand_over(const Waiting& was, PyObject* exception) {
   PyObject *type, *value, *trace;
   PyErr_Fetch(&type, &value, &trace);
-  ++hidden;
+  ++here().hidden;
   for (const auto& [recording, numbers] : was.raised) {
     Ref event(PyLong_FromLongLong(numbers.front()));
     if (!is_active(recording) || !event) continue;
@@ -31,9 +31,10 @@ void hand_over(const Waiting& was, PyObject* exception) {
     if (text.get() == Py_None || said != nullptr) {
       for (int64_t number : numbers) recording->set_error(number, said);
     }
+    if (!text) recording->note_fault("an exception", PythonError());
     PyErr_Clear();
   }
-  --hidden;
+  --here().hidden;
   PyErr_Restore(type, value, trace);
 }
 

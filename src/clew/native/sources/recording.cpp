@@ -16,8 +16,6 @@
 
 namespace clew {
 
-thread_local int hidden = 0;
-
 int64_t now() {
   timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
@@ -35,16 +33,6 @@ constexpr int64_t NO_NODE = -1;
 constexpr uint64_t ACCUMULATION = uint64_t{1} << 62;
 
 std::atomic<uint64_t> serials{1};
-
-std::atomic<uint64_t> thread_count{0};
-thread_local const uint64_t own_number = ++thread_count;
-
-// The state that each of some recordings has of the running thread.
-struct Mine {
-  uint64_t serial = 0;
-  Thread* thread = nullptr;
-};
-thread_local Mine mine[8];
 
 bool is_autocast_on() {
   auto keys = c10::impl::tls_local_dispatch_key_set();
@@ -79,23 +67,29 @@ PyObject* wrapped(const at::Tensor& tensor) {
 }
 
 Thread* Recording::known_thread() {
-  Mine& known = mine[serial & 7];
+  Running::Mine& known = here().mine[serial & 7];
   if (C10_LIKELY(known.serial == serial)) return known.thread;
   // It was not met yet, or another recording has taken its place.
   std::lock_guard<std::mutex> guard(lock);
   for (const auto& one : threads) {
-    if (one->owner != own_number) continue;
+    if (one->owner != here().number) continue;
     known = {serial, one.get()};
     return known.thread;
   }
   return nullptr;
 }
 
-Recording::Recording(Host given, bool reads_versions) : host(given), values(reads_versions) {}
+Recording::Recording(Host given, bool reads_versions) : host(given), values(reads_versions) {
+  // Room for a forward of a small model, which then need not be moved as it fills.
+  events.reserve(512);
+  values.rows.reserve(512);
+  refs.reserve(2048);
+}
 
 Recording::~Recording() {
-  for (PyObject* one : {host.node, host.thread, host.place, host.meta, host.full, host.raised, host.keep, host.unfollowed, host.wants, host.ran,
-                        host.outermost, host.idle, host.names, host.module, host.attributes, host.describe,
+  for (PyObject* one : {host.node, host.thread, host.place, host.meta, host.full, host.raised, host.interrupt, host.keep,
+                        host.unfollowed, host.wants, host.ran, host.outermost, host.idle, host.names, host.fault,
+                        host.failed_call, host.module, host.attributes, host.describe,
                         host.constant, hooks.turn, hooks.waiting, hooks.failed}) {
     Py_XDECREF(one);
   }
@@ -134,7 +128,7 @@ Thread* Recording::thread(bool make) {
   }
   auto made = std::make_unique<Thread>();
   made->recording = this;
-  made->owner = own_number;
+  made->owner = here().number;
   if (!has_frames) {
     // A thread of the autograd engine, or one of a library: it has no place in the program.
     if (main_ == nullptr || torch::autograd::get_current_node() == nullptr) return nullptr;
@@ -148,15 +142,17 @@ Thread* Recording::thread(bool make) {
       return nullptr;
     }
     Gil gil;
-    ++hidden;
+    ++here().hidden;
     Ref found(PyObject_CallNoArgs(host.thread));
-    --hidden;
+    --here().hidden;
     int index;
     unsigned long long boundary;
     long long root, engine;
     if (!found ||
         !PyArg_ParseTuple(found.get(), "iLKL", &index, &root, &boundary, &engine)) {
-      note_fault("a thread", PythonError().what());
+      PythonError fault;
+      if (make) throw fault;
+      note_fault("a thread", fault);
       return nullptr;
     }
     made->index = index;
@@ -171,24 +167,31 @@ Thread* Recording::thread(bool make) {
   made->is_muted = is_halted.load();
   std::lock_guard<std::mutex> guard(lock);
   threads.push_back(std::move(made));
-  mine[serial & 7] = {serial, threads.back().get()};
+  here().mine[serial & 7] = {serial, threads.back().get()};
   return threads.back().get();
 }
 
 void Recording::tell_unfollowed() {
-  thread_local uint64_t told[4] = {};
-  if (told[serial & 3] == serial) return;
-  told[serial & 3] = serial;
+  uint64_t& told = here().told[serial & 3];
+  if (told == serial) return;
+  told = serial;
   Gil gil;
-  ++hidden;
+  ++here().hidden;
   Ref done(PyObject_CallNoArgs(host.unfollowed));
-  --hidden;
-  if (!done) note_fault("a thread", PythonError().what());
+  --here().hidden;
+  if (!done) note_fault("a thread", PythonError());
 }
 
-void Recording::note_fault(const char* where, const char* what) {
+void Recording::note_fault(const char* where, const std::exception& fault) {
+  const auto* error = dynamic_cast<const PythonError*>(&fault);
+  if (error != nullptr && error->exception() != nullptr) {
+    Gil gil;
+    Ref raised(PyObject_CallOneArg(host.interrupt, error->exception()));
+    if (!raised) PyErr_Clear();
+    if (raised && raised.get() != Py_None && raise_soon(raised.get())) return;
+  }
   std::lock_guard<std::mutex> guard(lock);
-  if (faults.size() < 16) faults.push_back(std::string(where) + "\n" + what);
+  if (faults.size() < 16) faults.push_back(std::string(where) + "\n" + fault.what());
 }
 
 Node Recording::ask_node(Thread& thread, const Node& parent, const Frame& frame, bool is_own) {
@@ -235,11 +238,12 @@ int32_t odd_meta(const Thread& thread, TensorImpl* tensor) {
 
 }  // namespace
 
-Place Recording::find_place(Thread& thread, const Frame& frame) {
+Place Recording::find_place(Thread& thread) {
   // While a composite runs, the frame that called it stays where it is.
-  if (!thread.composites.empty() && frame.frame != nullptr) {
+  if (!thread.composites.empty()) {
     const OpenComposite& around = thread.composites.back();
-    if (around.frame.frame == frame.frame && around.frame.code == frame.code &&
+    Frame frame = innermost_frame();
+    if (frame.frame != nullptr && around.frame.frame == frame.frame && around.frame.code == frame.code &&
         around.frame.instruction == frame.instruction) {
       return around.place;
     }
@@ -318,10 +322,10 @@ void Recording::draw(OpenOp& op, c10::ArrayRef<const c10::IValue> inputs) {
   op.draw = at->second.count++;
 }
 
-void Recording::begin_op(const at::RecordFunction& call, const OpFacts& facts) {
-  if (hidden > 0) return;
+bool Recording::begin_op(const at::RecordFunction& call, const OpFacts& facts) {
+  if (here().hidden > 0) return false;
   Thread* found = thread(false);
-  if (found == nullptr || found->is_asking) return;
+  if (found == nullptr || found->is_asking) return false;
   Thread& thread = *found;
   thread.open.emplace_back();
   OpenOp& op = thread.open.back();
@@ -329,11 +333,11 @@ void Recording::begin_op(const at::RecordFunction& call, const OpFacts& facts) {
   if (thread.recorded > 0 || facts.is_annotation ||
       thread.is_muted.load(std::memory_order_relaxed) ||
       (!facts.is_composite && facts.has_autocast && is_autocast_on())) {
-    return;
+    return thread.recorded > 0;
   }
   if (!thread.is_followed && thread.calls.empty()) {
     if (!facts.is_composite) tell_unfollowed();
-    return;
+    return false;
   }
   op.first_word = thread.words.size();
   op.first_ref = thread.refs.size();
@@ -352,10 +356,11 @@ void Recording::begin_op(const at::RecordFunction& call, const OpFacts& facts) {
       ++thread.recorded;
     }
   } catch (const std::exception& fault) {
-    note_fault(facts.name.c_str(), fault.what());
+    note_fault(facts.name.c_str(), fault);
     std::lock_guard<std::mutex> guard(lock);
     drop_above(thread, op);
   }
+  return op.is_recorded;
 }
 
 void Recording::abandon_calls_in(Thread& thread, const OpenOp& op) {
@@ -374,7 +379,7 @@ void Recording::drop_above(Thread& thread, const OpenOp& op) {
 
 void Recording::begin(Thread& thread, OpenOp& op, c10::ArrayRef<const c10::IValue> inputs) {
   const OpFacts& facts = *op.facts;
-  op.place = find_place(thread, innermost_frame());
+  op.place = find_place(thread);
   read_odd(thread, inputs);
   if (C10_UNLIKELY(host.ran != nullptr)) {
     op.is_asked = is_asked(thread, facts);
@@ -417,7 +422,7 @@ void Recording::begin_composite(Thread& thread, const OpFacts& facts,
   OpenComposite made;
   made.facts = &facts;
   made.frame = innermost_frame();
-  made.place = find_place(thread, made.frame);
+  made.place = find_place(thread);
   made.errors = std::uncaught_exceptions();
   made.start = now();
   read_odd(thread, inputs);
@@ -467,7 +472,7 @@ void Recording::end_composite(Thread& thread, c10::ArrayRef<const c10::IValue> o
     try {
       is_enough = append_composite(thread, one, outputs, end_time, has_raised);
     } catch (const std::exception& fault) {
-      note_fault(one.facts->name.c_str(), fault.what());
+      note_fault(one.facts->name.c_str(), fault);
     }
   }
   {
@@ -526,7 +531,7 @@ int32_t Recording::add_error(int64_t event) {
 }
 
 void Recording::end_op(const at::RecordFunction& call, const OpFacts& facts) {
-  if (hidden > 0) return;
+  if (here().hidden > 0) return;
   Thread* known = known_thread();
   if (known == nullptr) return;
   Thread& thread = *known;
@@ -545,7 +550,7 @@ void Recording::end_op(const at::RecordFunction& call, const OpFacts& facts) {
   try {
     is_full = end(thread, op, outputs, end_time, has_raised);
   } catch (const std::exception& fault) {
-    note_fault(facts.name.c_str(), fault.what());
+    note_fault(facts.name.c_str(), fault);
     std::lock_guard<std::mutex> guard(lock);
     drop_above(thread, op);
   }
@@ -562,29 +567,30 @@ void Recording::set_error(int64_t event, const char* text) {
   }
 }
 
-std::vector<std::pair<at::Tensor, int64_t>> Recording::take_unread() {
-  std::vector<std::pair<at::Tensor, int64_t>> found;
+std::vector<std::pair<WeakTensor, int64_t>> Recording::take_unread() {
+  std::vector<std::pair<WeakTensor, int64_t>> found;
   for (auto& [tensor, value] : values.unread) {
-    TensorImpl* alive = c10::raw::weak_intrusive_ptr::lock(tensor);
-    if (alive == nullptr) continue;
-    found.emplace_back(tensor_of(alive), value);
+    c10::raw::weak_intrusive_ptr::incref(tensor);
+    found.emplace_back(WeakTensor::reclaim(tensor), value);
   }
   values.unread.clear();
   return found;
 }
 
-void Recording::keep_unread(Thread* thread, std::vector<std::pair<at::Tensor, int64_t>> unread) {
+void Recording::keep_unread(Thread* thread, std::vector<std::pair<WeakTensor, int64_t>> unread) {
   if (unread.empty()) return;
   Gil gil;
   if (thread != nullptr) thread->is_asking = true;
-  ++hidden;
-  for (auto& [tensor, value] : unread) {
+  ++here().hidden;
+  for (auto& [weak, value] : unread) {
+    at::Tensor tensor(weak.lock());
+    if (!tensor.defined()) continue;
     Ref object(wrapped(tensor));
     Ref done(object ? PyObject_CallFunction(host.keep, "OL", object.get(), static_cast<long long>(value)) : nullptr);
-    if (!done) note_fault("a value", PythonError().what());
+    if (!done) note_fault("a value", PythonError());
   }
   unread.clear();
-  --hidden;
+  --here().hidden;
   if (thread != nullptr) thread->is_asking = false;
 }
 
@@ -593,7 +599,7 @@ void Recording::take_rows(Thread& thread) {
   thread.is_asking = true;
   Ref done(PyObject_CallNoArgs(host.full));
   thread.is_asking = false;
-  if (!done) note_fault("the events so far", PythonError().what());
+  if (!done) note_fault("the events so far", PythonError());
 }
 
 bool Recording::end(Thread& thread, OpenOp& op, c10::ArrayRef<const c10::IValue> outputs,
@@ -601,6 +607,9 @@ bool Recording::end(Thread& thread, OpenOp& op, c10::ArrayRef<const c10::IValue>
   if (!has_raised) read_odd(thread, outputs);
   uint64_t made = at::sequence_number::peek();
   bool has_node = made != op.made && c10::GradMode::is_enabled();
+  bool is_told = op.is_asked && !has_raised;
+  AskedCall asked;
+  if (C10_UNLIKELY(is_told)) hold_given(thread, asked);
   std::unique_lock<std::mutex> guard(lock);
   // Autograd refuses an op before it writes; torch counts no write of one that raised either.
   if (has_raised) thread.written.resize(op.first_written);
@@ -610,11 +619,17 @@ bool Recording::end(Thread& thread, OpenOp& op, c10::ArrayRef<const c10::IValue>
   thread.written.erase(std::remove_if(first_written, thread.written.end(), is_gone), thread.written.end());
   for (size_t at = op.first_written; at < thread.written.size(); ++at) {
     Written& one = thread.written[at];
-    one.value = values.written(one.tensor, op.id, one.odd_meta);
+    one.value = values.written(one.tensor, op.id, one.odd_meta, op.facts->writes_later);
   }
   size_t first_output = thread.refs.size();
   auto give = [&](const at::Tensor& tensor) {
     TensorImpl* impl = tensor.unsafeGetTensorImpl();
+    if (C10_UNLIKELY(op.facts->writes_later)) {
+      // To ask for its value would read it.
+      for (size_t at = op.first_written; at < thread.written.size(); ++at) {
+        if (thread.written[at].tensor == impl) return thread.refs.push_back(thread.written[at].value);
+      }
+    }
     int32_t meta = odd_meta(thread, impl);
     thread.refs.push_back(op.facts->keeps_elements
                               ? values.used(impl, op.id, meta)
@@ -649,9 +664,7 @@ bool Recording::end(Thread& thread, OpenOp& op, c10::ArrayRef<const c10::IValue>
                     error, op.generator, op.draw, static_cast<int32_t>(count)});
   refs.insert(refs.end(), thread.refs.begin() + static_cast<ptrdiff_t>(op.first_ref),
               thread.refs.end());
-  bool is_told = op.is_asked && !has_raised;
-  AskedCall asked;
-  if (C10_UNLIKELY(is_told)) asked = asked_call(thread, op, first_output - op.first_ref);
+  if (C10_UNLIKELY(is_told)) describe_asked(thread, op, asked);
   drop_above(thread, op);
   bool is_enough = is_full();
   if (C10_UNLIKELY(is_told || !values.unread.empty())) {
@@ -689,10 +702,10 @@ void Recording::append_written(Thread& thread, const OpenOp& op, size_t first_ou
 
 int32_t Recording::meta_if_odd(const at::Tensor& tensor) {
   if (!is_odd(tensor.unsafeGetTensorImpl())) return NOTHING;
-  ++hidden;
+  ++here().hidden;
   Ref object(wrapped(tensor));
   Ref found(object ? PyObject_CallOneArg(host.meta, object.get()) : nullptr);
-  --hidden;
+  --here().hidden;
   long number = found ? PyLong_AsLong(found.get()) : -1;
   if (number < 0) throw PythonError();
   return -2 - static_cast<int32_t>(number);
@@ -701,7 +714,7 @@ int32_t Recording::meta_if_odd(const at::Tensor& tensor) {
 template <class Number>
 int64_t Recording::number_of(const at::Tensor& tensor, Number number) {
   int32_t meta = meta_if_odd(tensor);
-  std::vector<std::pair<at::Tensor, int64_t>> unread;
+  std::vector<std::pair<WeakTensor, int64_t>> unread;
   int64_t found;
   {
     // The thread that writes to disk would wait for the GIL until much is copied.
@@ -717,7 +730,7 @@ int64_t Recording::number_of(const at::Tensor& tensor, Number number) {
 
 int64_t Recording::value_of(const at::Tensor& tensor, int64_t producer) {
   return number_of(tensor, [&](TensorImpl* impl, int32_t meta) {
-    values.poll(peek_id(), -1);  // no op may ever look: a trace of modules or of named values sees none
+    if (!sees_ops) values.poll(peek_id(), -1);  // else the ops do
     return values.used(impl, producer, meta);
   });
 }
@@ -737,6 +750,15 @@ int64_t Recording::written_value(const at::Tensor& tensor, int64_t event) {
 void Recording::forget(const at::Tensor& tensor) {
   std::lock_guard<std::mutex> guard(lock);
   values.forget(tensor.unsafeGetTensorImpl());
+}
+
+void Recording::let_go() {
+  std::vector<TensorImpl*> dropped;
+  {
+    std::lock_guard<std::mutex> guard(lock);
+    dropped.swap(values.dropped);
+  }
+  for (TensorImpl* tensor : dropped) c10::raw::weak_intrusive_ptr::decref(tensor);
 }
 
 }  // namespace clew

@@ -112,6 +112,7 @@ struct Host {
   PyObject* meta = nullptr;    // tensor -> the number of its meta, for one that is odd
   PyObject* full = nullptr;    // (): rows are to be taken
   PyObject* raised = nullptr;  // (exception, event) -> its text: an op has raised it
+  PyObject* interrupt = nullptr;  // (exception) -> what of it a signal handler of the program raised, or None
   PyObject* keep = nullptr;    // (tensor, value): keep what Python code has to read
   PyObject* unfollowed = nullptr;  // (): this thread runs ops that are not recorded
   // Of ops whose values were asked for; null if there are none:
@@ -121,6 +122,8 @@ struct Host {
   PyObject* outermost = nullptr;   // (module) -> whether a call inside no other is recorded
   PyObject* idle = nullptr;        // (module): such a call is over
   PyObject* names = nullptr;       // (): names are to be made objects, by `Recording.named`
+  PyObject* fault = nullptr;       // (exception, where): Clew failed; raises it if it is the program's
+  PyObject* failed_call = nullptr; // (event, exception) -> its text: it leaves an open call
   PyObject* module = nullptr;      // (module, name of the caller, node) -> (name, entry, index, is it the only name)
   // (entry, module, event) -> (names, values), None if they have to be read each time: its attributes may have changed
   PyObject* attributes = nullptr;
@@ -163,6 +166,12 @@ class Recording {
   // Record that a module call begins or ends, from a hook; return whether it was recorded here.
   bool enter_module(PyObject* module, PyObject* args);
   bool leave_module(PyObject* module, PyObject* result);
+  // Record that a call that was followed begins, with the module and its arguments as Python gives
+  // them to a function; return its event. It ends by one of the three below it.
+  int64_t begin_call(PyObject* const* args, Py_ssize_t count, PyObject* names);
+  void return_from(int64_t event, PyObject* module, PyObject* result);
+  void raise_from(int64_t event, PyObject* module, PyObject* exception);
+  void break_off(int64_t event);
   // End an open call that is recorded here, with its result or with the text of its error.
   bool finish_call(int64_t event, PyObject* result);
   bool fail_call(int64_t event, const char* error);
@@ -182,7 +191,8 @@ class Recording {
   bool has_calls() const { return has_calls_; }
   std::vector<NotedSettings> take_noted() { return std::exchange(noted_, {}); }
 
-  void begin_op(const at::RecordFunction& call, const OpFacts& facts);
+  // Record that an op begins; return whether what begins inside it is part of it.
+  bool begin_op(const at::RecordFunction& call, const OpFacts& facts);
   void end_op(const at::RecordFunction& call, const OpFacts& facts);
 
   // Begin to record, with the running thread; those with a higher number than `newest` are new.
@@ -209,7 +219,11 @@ class Recording {
   int64_t made_value(const at::Tensor& tensor, int64_t event);
   int64_t written_value(const at::Tensor& tensor, int64_t event);
   void forget(const at::Tensor& tensor);
+  // Drop references that may not be dropped under the lock; with the GIL.
+  void let_go();
   void set_error(int64_t event, const char* text);
+  // Note what went wrong in a callback; the program gets what its signal handler raised in our Python code.
+  void note_fault(const char* where, const std::exception& fault);
 
   Host host;
   HookState hooks;
@@ -220,9 +234,16 @@ class Recording {
   size_t most_rows = 1 << 14;
   int64_t most_bytes = 16 << 20;  // of copies, before rows are taken
   std::atomic<bool> is_halted{false};
+  bool sees_ops = false;
 
-  // Guarded by `lock`.
+  // The rule of locks: whoever holds this one, or another mutex of ours, neither takes the GIL nor runs
+  // Python code: threads that have the GIL wait for this lock. So under it no strong reference to a
+  // tensor, storage or autograd node is made or dropped, for torch takes the GIL when there comes to be
+  // one besides that of the Python object, and when there is none any more; and no weak one to a
+  // wrapper is dropped (`Values::dropped`). What needs any of that comes before the lock or after it.
+  // Who holds this lock takes none but `ops_lock` and `blocks_lock`; a fork takes all (`active.cpp`).
   std::mutex lock;
+  // Guarded by `lock`:
   Values values;
   Interned arguments;
   Texts texts;
@@ -280,24 +301,32 @@ class Recording {
   void take_rows(Thread& thread);
   // Return whether values of an op's calls are asked for; without the lock.
   bool is_asked(Thread& thread, const OpFacts& facts);
-  // Return what Python is told of an op that ran, with the lock held; the first `taken` references
-  // are those of its arguments.
-  AskedCall asked_call(Thread& thread, const OpenOp& op, size_t taken);
+  // Hold the tensors of an op that is asked for, as far as they are known; without the lock.
+  void hold_given(Thread& thread, AskedCall& call);
+  // Fill in what Python is told of an op that ran, with the lock held; its arguments are held.
+  void describe_asked(Thread& thread, const OpenOp& op, AskedCall& call);
   // Tell Python of it; without the lock.
-  void tell_ran(Thread& thread, const AskedCall& call);
+  void tell_ran(Thread& thread, AskedCall& call);
   // Have Python keep the values of tensors that only it can read; without the lock.
-  void keep_unread(Thread* thread, std::vector<std::pair<at::Tensor, int64_t>> unread);
-  std::vector<std::pair<at::Tensor, int64_t>> take_unread();
+  void keep_unread(Thread* thread, std::vector<std::pair<WeakTensor, int64_t>> unread);
+  std::vector<std::pair<WeakTensor, int64_t>> take_unread();
   bool is_full() const { return events.size() >= most_rows || values.kept.pending >= most_bytes; }
-  Place find_place(Thread& thread, const Frame& frame);
+  Place find_place(Thread& thread);
   // Return the number of the autograd node that runs an op, as its row has it; 0 if none may. With
   // the lock.
   int64_t node_number(const Place& place);
   void read_odd(Thread& thread, c10::ArrayRef<const c10::IValue> values);
   void draw(OpenOp& op, c10::ArrayRef<const c10::IValue> inputs);
-  void note_fault(const char* where, const char* what);
   // Tell Python, once for each thread, that it runs ops that are not recorded.
   void tell_unfollowed();
+  // Find the line of a module call that begins in a frame; return false if only Python code can.
+  bool find_call(Thread& thread, void* frame, Node& node);
+  template <class EachNamed>
+  int64_t open_call(Thread& thread, PyObject* module, const Node& node, void* frame,
+                    PyObject* const* args, Py_ssize_t count, EachNamed each_named);
+  // Make an open call the innermost one of the running thread; return null if it is not there.
+  Thread* reopen_call(int64_t event);
+  void after_call(Thread& thread, PyObject* module);
   void append_result(Thread& thread, PyObject* result);
   void end_call(Thread& thread, int64_t end_time, int32_t error, bool has_result);
   KnownModule* known_module(Thread& thread, PyObject* module, const Node& node);
@@ -333,6 +362,14 @@ class Recording {
   bool are_names_used_ = false, has_objects_ = false, has_calls_ = false;
 };
 
+// What stands for the event of a call that is not recorded, and of one that only hooks can record.
+constexpr int64_t UNRECORDED = -1, NEEDS_HOOKS = -2;
+
+// Follow the module calls that pass through a function; return false if that cannot be done.
+// `use_hooks` is called, once, when one of them has to be recorded by hooks. See `calls.cpp`.
+bool follow_calls(Recording* recording, PyObject* object, PyObject* function, PyObject* use_hooks);
+void unfollow_calls(Recording* recording);
+
 int64_t now();
 
 // Return a Python object that shows a tensor. One that has none yet gets it from the program, which
@@ -348,8 +385,5 @@ void deactivate(Recording* recording);
 bool is_active(const Recording* recording);
 // In a forked process: deactivate without waiting for threads that are not there.
 void abandon(Recording* recording);
-
-// While this is above 0, ops of the running thread are Clew's own.
-extern thread_local int hidden;
 
 }  // namespace clew

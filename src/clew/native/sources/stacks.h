@@ -7,24 +7,17 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "frames.h"
+#include "node_table.h"
+#include "running.h"
 
 namespace clew {
 
-// A node of the tree: its number, the phase of the program there, and whether a `forward` that went
-// past the hooks lies between it and the module call around it.
-struct Node {
-  int32_t number = -1;
-  uint8_t phase = 0;
-  bool is_direct = false;
-};
-
-// A module call that runs: its event, and the frame it runs in, as the interpreter or, for a call
-// that Python code records, as Python knows it.
+// A module call that runs: its event, and its frame, as the interpreter or, for a call that Python
+// code records, as Python knows it. That is the frame of `CallFrames::wrapped` for a call that was
+// followed, of `CallFrames::call` for one that a hook told of.
 struct OpenCall {
   int64_t event = -1;
   void* frame = nullptr;
@@ -39,8 +32,8 @@ struct OpenCall {
 
 // The frames that are never shown: those by which torch calls a module and its hooks.
 struct CallFrames {
-  std::unordered_set<const PyCodeObject*> hidden;
-  const PyCodeObject* call = nullptr;     // the one whose frame an `OpenCall` has
+  CodeSet hidden;
+  const PyCodeObject* call = nullptr;     // the one that runs hooks
   const PyCodeObject* wrapped = nullptr;  // the outermost one, with the arguments as given
 };
 
@@ -70,36 +63,6 @@ class Stack {
     bool is_hidden;
     Node node;
   };
-  struct Key {
-    const PyCodeObject* code;
-    int32_t parent, instruction;
-    bool operator==(const Key& other) const {
-      return code == other.code && parent == other.parent && instruction == other.instruction;
-    }
-  };
-  struct Hash {
-    size_t operator()(const Key& key) const {
-      size_t mixed = reinterpret_cast<size_t>(key.code) ^
-                     (static_cast<size_t>(key.parent) << 32 | static_cast<uint32_t>(key.instruction)) *
-                         0x9E3779B97F4A7C15ull;
-      return (mixed * 0xBF58476D1CE4E5B9ull) >> 7;
-    }
-  };
-  using Known = std::unordered_map<Key, Node, Hash>;
-
-  // Return the nodes that this thread has found, in any recording: they are the process's. The
-  // tree keeps their code objects alive, or says that it lets some go.
-  static Known& known() {
-    thread_local Known found;
-    thread_local uint64_t since = 0;
-    uint64_t changes = code_changes.load(std::memory_order_acquire);
-    if (since != changes) {
-      since = changes;
-      found.clear();
-    }
-    return found;
-  }
-
   std::vector<Frame> frames_;
   std::vector<Step> steps_;  // the frames seen last, outermost first
   int64_t inside_ = -1;      // the call that they lie in, if it is recorded here
@@ -114,7 +77,7 @@ Node Stack::find(const CallFrames& torch, const std::vector<OpenCall>& calls, in
   int deepest = static_cast<int>(calls.size()) - 1;
   walk_frames([&](const Frame& frame, void* object) {
     if (object != nullptr && object == boundary) return false;
-    if (call < 0 && frame.code == torch.call) {
+    if (call < 0 && (frame.code == torch.call || frame.code == torch.wrapped)) {
       for (int at = deepest; at >= 0; --at) {
         if (calls[at].frame == frame.frame || (object != nullptr && calls[at].frame == object)) {
           call = at;
@@ -147,20 +110,21 @@ Node Stack::find(const CallFrames& torch, const std::vector<OpenCall>& calls, in
   }
   // Behind these nothing is known of the new frames, also if `ask` throws.
   steps_.resize(at);
-  Known& nodes = known();
+  NodeTable& nodes = here().nodes;
+  nodes.forget_before(code_changes.load(std::memory_order_acquire));
   for (; at < count; ++at) {
     const Frame& frame = frames_[count - 1 - at];
-    bool is_hidden = torch.hidden.count(frame.code) > 0;
+    bool is_hidden = torch.hidden.contains(frame.code);
     if (!is_hidden) {
       // The outermost frame under a module call is the forward of that module, not a direct call.
       bool is_own = at > 0 ? steps_[at - 1].is_hidden : base != nullptr;
-      Key key{frame.code, node.number * 2 + is_own, frame.instruction};
-      auto found = nodes.find(key);
-      if (found != nodes.end()) {
-        node = found->second;
+      Line line{frame.code, node.number * 2 + is_own, frame.instruction};
+      if (const Node* found = nodes.find(line)) {
+        node = *found;
       } else {
         node = ask(node, frame, is_own);  // which may find others
-        known().emplace(key, node);
+        nodes.forget_before(code_changes.load(std::memory_order_acquire));
+        if (nodes.find(line) == nullptr) nodes.add(line, node);
       }
     }
     steps_.push_back({frame.frame, frame.code, frame.instruction, is_hidden, node});

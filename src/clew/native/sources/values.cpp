@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "hash.h"
+
 namespace clew {
 
 namespace {
@@ -23,6 +25,8 @@ constexpr size_t PER_POLL = 16;
 // Once so many bytes were freed, what is known of their tensors is dropped. What torch keeps for weak
 // references lies between large blocks, which the allocator could not give to new tensors.
 constexpr int64_t SWEPT_BYTES = 64 << 20;
+// So many gaps may a list have besides half as many as it has memory.
+constexpr size_t GAPS = 8;
 constexpr uint32_t UNCOUNTED = 0xFFFFFFFFu;
 
 void* plain_classes[2] = {nullptr, nullptr};
@@ -33,13 +37,8 @@ const c10::DispatchKeySet ODD({
     DispatchKey::Batched,
 });
 
-size_t hash_of(const void* pointer) {
-  return ((reinterpret_cast<size_t>(pointer) >> 4) * 0x9E3779B97F4A7C15ull) >> 20;
-}
-
-StorageImpl* storage_of(TensorImpl* tensor) {
-  return tensor->has_storage() ? tensor->unsafe_storage().unsafeGetStorageImpl() : nullptr;
-}
+// Null for a tensor without storage.
+StorageImpl* storage_of(TensorImpl* tensor) { return tensor->unsafe_storage().unsafeGetStorageImpl(); }
 
 uint32_t version_of(TensorImpl* tensor) {
   const auto& counter = tensor->version_counter();
@@ -78,6 +77,8 @@ Span span_of(TensorImpl* tensor) {
 
 bool is_dead(c10::intrusive_ptr_target* target) { return weak::use_count(target) == 0; }
 
+bool is_freed(const Watch& watch) { return watch.storage != nullptr && is_dead(watch.storage); }
+
 }  // namespace
 
 void set_plain_classes(void* tensor, void* parameter) {
@@ -87,7 +88,7 @@ void set_plain_classes(void* tensor, void* parameter) {
 
 bool is_odd(TensorImpl* tensor) {
   if (tensor->key_set().has_any(ODD) || tensor->has_symbolic_sizes_strides() ||
-      !tensor->has_storage() || tensor->layout() != at::kStrided) {
+      storage_of(tensor) == nullptr || tensor->layout() != at::kStrided) {
     return true;
   }
   PyObject* object = tensor->pyobj_slot()->load_pyobj();
@@ -97,25 +98,35 @@ bool is_odd(TensorImpl* tensor) {
 }
 
 void Watched::add(Memory* memory) {
+  if (all.size() > count_ + count_ / 2 + GAPS) {
+    size_t at = 0, from_turn = 0;
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (i == turn) from_turn = at;
+      if (all[i].memory == nullptr) continue;
+      all[at] = all[i];
+      all[at].memory->place = at;
+      ++at;
+    }
+    turn = turn < all.size() ? from_turn : at;
+    all.resize(at);
+  }
   memory->list = this;
-  memory->before = last;
-  if (last != nullptr) last->after = memory;
-  last = memory;
-  ++count;
+  memory->place = all.size();
+  all.push_back({memory->storage, memory});
+  ++count_;
 }
 
 void Watched::remove(Memory* memory) {
-  if (last == memory) last = memory->before;
-  if (next == memory) next = memory->before;
-  if (memory->before != nullptr) memory->before->after = memory->after;
-  if (memory->after != nullptr) memory->after->before = memory->before;
-  memory->before = memory->after = nullptr;
+  all[memory->place] = {};
   memory->list = nullptr;
-  --count;
+  --count_;
+  // The youngest are freed first, mostly.
+  while (!all.empty() && all.back().storage == nullptr) all.pop_back();
+  turn = std::min(turn, all.size());
 }
 
 Known& Values::slot(TensorImpl* tensor) {
-  size_t mask = slots_.size() - 1, at = hash_of(tensor) & mask;
+  size_t mask = slots_.size() - 1, at = mixed(tensor) & mask;
   while (slots_[at].tensor != nullptr && slots_[at].tensor != tensor) at = (at + 1) & mask;
   return slots_[at];
 }
@@ -131,7 +142,7 @@ Known& Values::meet(Known& known, TensorImpl* tensor) {
 
 Memory* Values::memory_of(TensorImpl* tensor, bool is_own) {
   StorageImpl* storage = storage_of(tensor);
-  size_t mask = places_.size() - 1, at = hash_of(storage) & mask;
+  size_t mask = places_.size() - 1, at = mixed(storage) & mask;
   if (storage != nullptr) {
     while (places_[at].storage != nullptr && places_[at].storage != storage) at = (at + 1) & mask;
     if (places_[at].storage == storage) return places_[at].memory;
@@ -151,7 +162,7 @@ Memory* Values::memory_of(TensorImpl* tensor, bool is_own) {
     mask = places_.size() - 1;
     for (const Place& place : old) {
       if (place.storage == nullptr) continue;
-      at = hash_of(place.storage) & mask;
+      at = mixed(place.storage) & mask;
       while (places_[at].storage != nullptr) at = (at + 1) & mask;
       places_[at] = place;
     }
@@ -192,8 +203,12 @@ bool Values::is_written(const Known& known, TensorImpl* tensor, int64_t& writer)
 int64_t Values::used(TensorImpl* tensor, int64_t producer, int32_t odd_meta) {
   Known* known = &slot(tensor);
   if (known->tensor != nullptr) {
-    recent_[recent_turn_++ % recent_.size()] = known->memory;
-    if (is_current(*known, tensor)) {
+    note_use(known->memory);
+    // Libraries of collectives count versions, or not, on threads of their own.
+    bool is_done = known->is_pending && known->memory->storage == storage_of(tensor) &&
+                   known->writes == known->memory->writes;
+    known->is_pending = false;
+    if (is_done || is_current(*known, tensor)) {
       if (!known->is_unwritten) return known->value;
       known->is_unwritten = false;
       gone.push_back(known->value);
@@ -217,7 +232,7 @@ int64_t Values::used(TensorImpl* tensor, int64_t producer, int32_t odd_meta) {
   }
   known = &meet(*known, tensor);
   known->memory = memory_of(tensor, producer >= 0);
-  recent_[recent_turn_++ % recent_.size()] = known->memory;
+  note_use(known->memory);
   if (producer < 0) {
     // What autograd has saved comes back as another tensor, which Python has never seen.
     bool is_seen = tensor->pyobj_slot()->load_pyobj() != nullptr;
@@ -234,8 +249,10 @@ int64_t Values::used(TensorImpl* tensor, int64_t producer, int32_t odd_meta) {
 void Values::ask_name(Known& known, TensorImpl* tensor) {
   if (known.name >= 0 || !tensor->requires_grad()) return;
   if (tensor->pyobj_slot()->load_pyobj() == nullptr) return;
-  using Shared = c10::intrusive_ptr<TensorImpl, c10::UndefinedTensorImpl>;
-  if (!at::Tensor(Shared::reclaim_copy(tensor)).is_leaf()) return;
+  at::Tensor borrowed = tensor_of(tensor);
+  bool is_leaf = borrowed.is_leaf();
+  borrowed.unsafeReleaseTensorImpl();
+  if (!is_leaf) return;
   known.name = first_name + static_cast<int32_t>(unnamed.size());
   unnamed.push_back(tensor);
 }
@@ -293,7 +310,7 @@ int64_t Values::made(TensorImpl* tensor, int64_t event, int32_t odd_meta, bool i
   return add(*known, tensor, event, odd_meta);
 }
 
-int64_t Values::written(TensorImpl* tensor, int64_t event, int32_t odd_meta) {
+int64_t Values::written(TensorImpl* tensor, int64_t event, int32_t odd_meta, bool is_later) {
   Known* known = &slot(tensor);
   if (known->tensor == nullptr) {
     known = &meet(*known, tensor);
@@ -303,7 +320,7 @@ int64_t Values::written(TensorImpl* tensor, int64_t event, int32_t odd_meta) {
     gone.push_back(known->value);
   }
   ask_name(*known, tensor);
-  known->is_unwritten = false;
+  known->is_unwritten = known->is_pending = is_later && kept.level != Level::META;
   Memory& memory = *known->memory;
   memory.writes += 1;
   memory.writer = event;
@@ -330,8 +347,9 @@ int64_t Values::add(Known& known, TensorImpl* tensor, int64_t producer, int32_t 
                   static_cast<int32_t>(version == UNCOUNTED ? known.writes : version), known.meta,
                   known.name, known.grad});
   if (kept.level != Level::META && !known.is_unwritten) {
+    if (known.memory->measured == nullptr) known.memory->measured = std::make_unique<Measured>();
     bool is_read = odd_meta == NOTHING && kept.keep(tensor, known.value, known.writes, version,
-                                                    known.memory->measured);
+                                                    *known.memory->measured);
     if (!is_read) unread.emplace_back(tensor, known.value);
   }
   return known.value;
@@ -374,7 +392,16 @@ void Values::forget(TensorImpl* tensor) {
   for (const Known& one : rest) slot(one.tensor) = one;
   --used_;
   gone.push_back(value);
-  weak::decref(tensor);
+  drop(tensor);
+}
+
+void Values::drop(TensorImpl* tensor) {
+  // Only wrappers still hold something once they are dead.
+  if (C10_UNLIKELY(tensor->key_set().has_any(ODD))) {
+    dropped.push_back(tensor);
+  } else {
+    weak::decref(tensor);
+  }
 }
 
 bool Values::has_name(TensorImpl* tensor, int32_t name) {
@@ -388,8 +415,8 @@ bool Values::is_alive(TensorImpl* tensor) {
 
 int Values::nonfinite(TensorImpl* tensor) {
   const Known& known = slot(tensor);
-  if (known.tensor != tensor || !is_current(known, tensor)) return -1;
-  const Measured& last = known.memory->measured;
+  if (known.tensor != tensor || !is_current(known, tensor) || known.memory->measured == nullptr) return -1;
+  const Measured& last = *known.memory->measured;
   bool is_measured = last.begin == tensor->storage_offset() && last.count == tensor->numel() &&
                      last.writes == known.memory->writes &&
                      last.dtype == static_cast<int32_t>(c10::typeMetaToScalarType(tensor->dtype())) &&
@@ -403,60 +430,65 @@ void Values::report(Memory* memory, int64_t event) {
   memory->list->remove(memory);
 }
 
-bool Values::look_at(Memory* memory, int64_t event) {
-  if (memory->list == nullptr || !is_dead(memory->storage)) return false;
-  report(memory, event);
+bool Values::look_at(Watch watch, int64_t event) {
+  if (!is_freed(watch) || watch.memory->list == nullptr) return false;
+  report(watch.memory, event);
   return true;
 }
 
-bool Values::look(Memory* memory, int64_t event) {
-  if (memory->list == nullptr || !is_dead(memory->storage)) return false;
-  Memory* before = memory->before;
-  Memory* after = memory->after;
-  report(memory, event);
-  for (int alive = 0; before != nullptr && alive < NEIGHBOURS;) {
-    Memory* next = before->before;
-    alive = look_at(before, event) ? 0 : alive + 1;
-    before = next;
+void Values::look_around(Watch watch, int64_t event) {
+  Watched* watched = watch.memory->list;
+  if (watched == nullptr) return;
+  size_t place = watch.memory->place;
+  report(watch.memory, event);
+  int alive = 0;
+  // What is freed at the end of the list is taken off it.
+  for (size_t at = place; (at = std::min(at, watched->all.size())) > 0 && alive < NEIGHBOURS;) {
+    Watch before = watched->all[--at];
+    if (before.storage != nullptr) alive = look_at(before, event) ? 0 : alive + 1;
   }
-  for (int alive = 0; after != nullptr && alive < NEIGHBOURS;) {
-    Memory* next = after->after;
-    alive = look_at(after, event) ? 0 : alive + 1;
-    after = next;
+  alive = 0;
+  for (size_t at = place + 1; at < watched->all.size() && alive < NEIGHBOURS; ++at) {
+    Watch after = watched->all[at];
+    if (after.storage != nullptr) alive = look_at(after, event) ? 0 : alive + 1;
   }
-  return true;
 }
 
 void Values::look_at_all(Watched& watched, int64_t event) {
-  for (Memory* memory = watched.last; memory != nullptr;) {
-    Memory* next = memory->before;
-    look_at(memory, event);
-    memory = next;
+  for (size_t at = watched.all.size(); (at = std::min(at, watched.all.size())) > 0;) {
+    look_at(watched.all[--at], event);
   }
 }
 
 void Values::poll(int64_t event, int phase) {
   ++polls_;
-  if (phase >= 0 && phase != last_phase_ && polls_ * PER_POLL >= watched_.count) {
+  if (phase >= 0 && phase != last_phase_ && polls_ * PER_POLL >= watched_.count()) {
     last_phase_ = phase;
     polls_ = 0;
     look_at_all(watched_, event);
     look_at_all(strangers_, event);
   } else {
-    for (Memory* memory : recent_) {
-      if (memory != nullptr) look(memory, event);
+    for (Watch& watch : recent_) {
+      if (C10_LIKELY(!is_freed(watch))) continue;
+      look_around(watch, event);
+      watch = {};
     }
-    Memory* young = watched_.last;
-    for (size_t i = 0; i < YOUNG && young != nullptr; ++i) {
-      // Those around it may go with it: begin anew at the last one.
-      young = look(young, event) ? watched_.last : young->before;
+    size_t alive = 0;
+    for (size_t at = watched_.all.size(); (at = std::min(at, watched_.all.size())) > 0 && alive < YOUNG;) {
+      const Watch& watch = watched_.all[--at];
+      if (C10_UNLIKELY(is_freed(watch))) {
+        look_around(watch, event);
+      } else if (watch.storage != nullptr) {
+        ++alive;
+      }
     }
     for (Watched* watched : {&watched_, &strangers_}) {
-      for (size_t i = 0; i < OLD; ++i) {
-        Memory* memory = watched->next != nullptr ? watched->next : watched->last;
-        if (memory == nullptr) break;
-        watched->next = memory->before;
-        look(memory, event);
+      for (size_t seen = 0, most = std::min(OLD, watched->count()); seen < most && watched->count() > 0;) {
+        if (watched->turn == 0) watched->turn = watched->all.size();
+        const Watch& watch = watched->all[--watched->turn];
+        if (watch.storage == nullptr) continue;
+        if (C10_UNLIKELY(is_freed(watch))) look_around(watch, event);
+        ++seen;
       }
     }
   }
@@ -475,7 +507,7 @@ void Values::rebuild() {
     if (known.tensor == nullptr) continue;
     if (is_dead(known.tensor)) {
       gone.push_back(known.value);
-      weak::decref(known.tensor);
+      drop(known.tensor);
     } else {
       slot(known.tensor) = known;
       ++used_;
@@ -515,7 +547,7 @@ void Values::sweep(int64_t event) {
   size_t mask = places_.size() - 1;
   for (const Place& place : old) {
     if (place.storage == nullptr || place.memory->storage == nullptr) continue;
-    size_t at = hash_of(place.storage) & mask;
+    size_t at = mixed(place.storage) & mask;
     while (places_[at].storage != nullptr) at = (at + 1) & mask;
     places_[at] = place;
     ++places_used_;
@@ -529,7 +561,7 @@ void Values::sweep(int64_t event) {
     if (memory->list != nullptr) report(memory, event);
   }
   freed_bytes_ = 0;
-  recent_.fill(nullptr);
+  recent_.fill({});
   // A tensor whose old memory is gone has other memory by now, and is met anew. It may be freed at
   // any time by another thread, so it is not looked at here.
   std::vector<TensorImpl*> moved;
@@ -542,7 +574,7 @@ void Values::sweep(int64_t event) {
 
 void Values::release() {
   for (const Known& known : slots_) {
-    if (known.tensor != nullptr) weak::decref(known.tensor);
+    if (known.tensor != nullptr) drop(known.tensor);
   }
   for (const auto& memory : memories_) {
     if (memory->storage != nullptr) weak::decref(memory->storage);
@@ -552,7 +584,7 @@ void Values::release() {
   memories_.clear();
   watched_ = Watched{};
   strangers_ = Watched{};
-  recent_.fill(nullptr);
+  recent_.fill({});
   unnamed.clear();
   used_ = places_used_ = 0;
 }

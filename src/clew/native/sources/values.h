@@ -2,7 +2,8 @@
 //
 // Comes in: tensors as ops and modules take and return them. Goes out: numbers of values, rows of
 // their facts. Only weak references are held: they keep an address from being used again while the
-// data of the tensor is freed as ever. The caller holds the recording's lock.
+// data of the tensor is freed as ever. The caller holds the recording's lock, under which no strong
+// reference is made or dropped (`Recording::lock` says why).
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -53,10 +54,8 @@ struct Memory {
   StorageImpl* storage = nullptr;  // weakly held; null for a tensor without storage
   int64_t number = 0;              // as in `ValueRow`
   int64_t first_value = -1;        // the first value on it
-  // Its neighbours in the list it is on, in the order in which they were met.
-  Memory* before = nullptr;
-  Memory* after = nullptr;
-  struct Watched* list = nullptr;  // null once it is known to be freed
+  class Watched* list = nullptr;   // null once it is known to be freed
+  size_t place = 0;                // on that list
   int64_t writer = -1;             // the event that wrote to it last
   int64_t bytes = -1;
   uint32_t writes = 0;             // that events told of
@@ -64,17 +63,29 @@ struct Memory {
   std::unique_ptr<std::array<Write, RECENT>> recent;
   std::array<View, 4> views;       // the newest values on it
   uint8_t next_view = 0;
-  Measured measured;
+  std::unique_ptr<Measured> measured;  // null before anything was
 };
 
-// Memory that is not known to be freed, the youngest last. `next` is whose turn it is to be looked at.
-struct Watched {
-  Memory* last = nullptr;
-  Memory* next = nullptr;
-  size_t count = 0;
+// Memory with the storage that tells whether it was freed, so that one need not look at the memory
+// itself; nothing in both where there was one.
+struct Watch {
+  StorageImpl* storage = nullptr;
+  Memory* memory = nullptr;
+};
 
+// Memory that is not known to be freed, in the order in which it was met. What is removed leaves a
+// gap, so that places hold until the next is added.
+class Watched {
+ public:
   void add(Memory* memory);
   void remove(Memory* memory);
+  size_t count() const { return count_; }
+
+  std::vector<Watch> all;
+  size_t turn = 0;  // the places from here on were looked at in this round
+
+ private:
+  size_t count_ = 0;
 };
 
 // A tensor, and the value it had when it was met last.
@@ -89,6 +100,7 @@ struct Known {
   int32_t name = -1;
   bool grad = false;
   bool is_unwritten = false;
+  bool is_pending = false;  // and the event that wrote to it still did when it had ended
 };
 
 // Return a tensor that owns the reference it is given.
@@ -100,7 +112,10 @@ class Values {
  public:
   // `reads_versions`: notice writes by torch's count, where no op tells of them.
   explicit Values(bool reads_versions) : reads_versions_(reads_versions) {}
-  ~Values() { release(); }
+  ~Values() {
+    release();
+    for (TensorImpl* tensor : dropped) c10::raw::weak_intrusive_ptr::decref(tensor);
+  }
 
   // Return the value of a tensor that is used; `producer` made it, if it is new. `odd_meta` is its
   // meta if it is not plain (`is_odd`), else -1.
@@ -114,7 +129,7 @@ class Values {
   int64_t made(TensorImpl* tensor, int64_t event, int32_t odd_meta, bool is_written);
 
   // Return the new value of a tensor that an event wrote to.
-  int64_t written(TensorImpl* tensor, int64_t event, int32_t odd_meta);
+  int64_t written(TensorImpl* tensor, int64_t event, int32_t odd_meta, bool is_later = false);
 
   // Drop the reference to a tensor, as if it had never been met.
   void forget(TensorImpl* tensor);
@@ -140,6 +155,8 @@ class Values {
   Kept kept;
   // Tensors with values to keep that only Python code can read; the caller takes them.
   std::vector<std::pair<TensorImpl*, int64_t>> unread;
+  // Dead tensors that hold others, whose end may run Python code: `weak::decref` them without the lock.
+  std::vector<TensorImpl*> dropped;
   std::vector<ValueRow> rows;
   std::vector<FreedRow> freed;
   std::vector<int64_t> gone;
@@ -164,13 +181,16 @@ class Values {
   // Return whether an element of a tensor was written to since its value was made, and by whom.
   bool is_written(const Known& known, TensorImpl* tensor, int64_t& writer) const;
   int64_t add(Known& known, TensorImpl* tensor, int64_t producer, int32_t odd_meta);
+  void note_use(Memory* memory) { recent_[recent_turn_++ % recent_.size()] = {memory->storage, memory}; }
   int32_t meta_of(TensorImpl* tensor);
-  // Report memory if it has been freed, with its neighbours that have been; return whether it was.
-  bool look(Memory* memory, int64_t event);
-  bool look_at(Memory* memory, int64_t event);
+  // Report memory if it has been freed; return whether it was.
+  bool look_at(Watch watch, int64_t event);
+  // Report memory that has been freed, and its neighbours that have been too.
+  void look_around(Watch watch, int64_t event);
   void look_at_all(Watched& watched, int64_t event);
   void report(Memory* memory, int64_t event);
   void rebuild();
+  void drop(TensorImpl* tensor);
 
   bool reads_versions_;
   std::vector<Known> slots_ = std::vector<Known>(256);
@@ -187,7 +207,7 @@ class Values {
   Watched watched_;
   Watched strangers_;
   // Memory that the last ops used: what backward lets go of is among it.
-  std::array<Memory*, 16> recent_{};
+  std::array<Watch, 16> recent_{};
   size_t recent_turn_ = 0;
   int last_phase_ = -1;
   size_t polls_ = 0;  // since all memory was looked at

@@ -26,14 +26,14 @@ class WatchReport:
         recorder: Recorder,
         names: VariableSelector,
         calls: WatchedCalls,
-        tell: Callable[[WatchEvent], None] | None,
+        show: Callable[[WatchEvent], None] | None,
         on_gap: Callable[[Gap], Any],
     ) -> None:
         self._recorder = recorder
         self._names = names
         self._calls = calls
         self._said: set[str] = set()
-        self.tell = tell
+        self.show = show
         self.on_gap = on_gap
 
     def say_compiled(self) -> None:
@@ -72,6 +72,6 @@ class WatchReport:
 
     def note(self, gap: Gap) -> None:
         """Send a gap to the output, as a note among the other events."""
-        if self.tell is not None:
+        if self.show is not None:
             call = WatchedCall(next(self._calls.numbers), None, 0, "", "", 0)
-            self.tell(WatchEvent("note", call, 0, text=str(gap)))
+            self.show(WatchEvent("note", call, 0, text=str(gap)))

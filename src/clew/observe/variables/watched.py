@@ -40,16 +40,16 @@ class WatchSource:
         recorder: Recorder,
         options: WatchOptions,
         scope: Scope,
-        tell: Callable[[WatchEvent], None] | None = None,
+        show: Callable[[WatchEvent], None] | None = None,
         on_gap: Callable[[Gap], Any] = lambda gap: None,
         everywhere: bool = False,
     ) -> None:
         self.recorder = recorder
         self._options = options
-        self._variables = WatchedVariables(recorder, options, tell, self._ask_again)
+        self._variables = WatchedVariables(recorder, options, show, self._ask_again)
         self._scope = scope
         self.calls = WatchedCalls(recorder, options, everywhere)
-        self.report = WatchReport(recorder, options.names, self.calls, tell, on_gap)
+        self.report = WatchReport(recorder, options.names, self.calls, show, on_gap)
         self._following: FollowingCalls | None = None
         # The function last followed and its stopped `FollowingCalls`, to be started again.
         self._rested: tuple[Callable[..., object], FollowingCalls] | None = None
@@ -130,10 +130,11 @@ class WatchSource:
 
     def stop(self) -> None:
         """Stop following, and report the lines that ran more often than the budget."""
-        following, self._following = self._following, None
+        following = self._following
         if following is None:
             return
         following.stop()
+        self._following = None
         block = self.calls.open.get(self._block or 0)
         if block is not None and not block.quiet:
             seconds = (time.perf_counter_ns() - block.start) / 1e9
@@ -151,7 +152,7 @@ class WatchSource:
     def abandon(self) -> None:
         """Stop following, without a report, in a process that inherited it by a fork."""
         self.abandoned = True
-        self._variables.tell = self.report.tell = None
+        self._variables.show = self.report.show = None
         following, self._following = self._following, None
         self.calls.open.clear()
         if following is not None:

@@ -37,11 +37,11 @@ class WatchedVariables:
         self,
         recorder: Recorder,
         options: WatchOptions,
-        tell: Callable[[WatchEvent], None] | None,
+        show: Callable[[WatchEvent], None] | None,
         ask_again: Callable[[], None] = lambda: None,
     ) -> None:
         self.recorder = recorder
-        self.tell = tell
+        self.show = show
         # Asks again about calls that were put off while no watched variable held an object.
         self._ask_again = ask_again
         self._put_off = False
@@ -137,7 +137,7 @@ class WatchedVariables:
 
     def _show_input(self, call: OpenCall, site: Site, value: Any) -> None:
         """Report an argument that is not watched, in full for a decorated function."""
-        if self.tell is None:
+        if self.show is None:
             return
         in_full = call.info.decorated
         summary = summarize(value, numbers=in_full)
@@ -244,13 +244,13 @@ class WatchedVariables:
         changes: tuple[str, ...] = (), seconds: float | None = None, text: str = "",
     ) -> None:  # fmt: skip
         """Send an event to the output, unless the call is quiet."""
-        if self.tell is None or call.quiet:
+        if self.show is None or call.quiet:
             return
         try:
             is_shown = what in ("line", "change")
             file = file_of(call.info.file)
             source = linecache.getline(file, line, None).strip() if is_shown else ""
-            self.tell(
+            self.show(
                 WatchEvent(what, call.info, line, name, alias, before, after, changes, source,
                           seconds, text)
             )  # fmt: skip

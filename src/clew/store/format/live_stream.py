@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from clew.program_errors import pass_on
 from clew.store.safe_files import read_at, write_all
 
 MOST_ROWS = 1 << 14
@@ -143,6 +144,7 @@ def _read_schema(file: int, message: Message) -> pa.Schema:
     try:
         return pa.ipc.read_schema(pa.py_buffer(read_at(file, message.offset, message.size)))
     except Exception as broken:
+        pass_on(broken)
         raise Damage(f"its schema cannot be read ({broken})") from None
 
 

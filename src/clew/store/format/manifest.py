@@ -13,6 +13,7 @@ from typing import Any
 from clew.errors import BadTrace
 from clew.events.columns import OLDEST_VERSION, SCHEMA_VERSION
 from clew.events.digest import CHECKSUM
+from clew.program_errors import pass_on
 from clew.store.format.checksums import CHECKSUMS
 from clew.store.format.json_rows import from_json, load_facts
 from clew.store.format.processes import parent_process, runs_here, this_host
@@ -107,7 +108,8 @@ def found_manifest(storage: Storage) -> dict[str, Any] | None:
     """Read the manifest of a trace of any version; None if there is none."""
     try:
         manifest = _load(storage)
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError) as odd:
+        pass_on(odd)
         return None
     return manifest if manifest.get("format") == _FORMAT else None
 
@@ -141,7 +143,8 @@ class RunCheck:
         """Raise BadTrace if the folder holds another run by now; ignore read errors."""
         try:
             found = found_manifest(self._storage)
-        except OSError:
+        except OSError as odd:
+            pass_on(odd)
             return
         if found is not None and found.get("run") != self._run:
             raise BadTrace(
@@ -178,7 +181,8 @@ def create_manifest(folder: Path, manifest: dict[str, object]) -> bool:
             os.link(aside, target)
         except FileExistsError:
             return False
-        except OSError:
+        except OSError as odd:
+            pass_on(odd)
             # The file system has no links.
             if target.exists():
                 return False

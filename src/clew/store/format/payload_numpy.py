@@ -10,8 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from clew import store
 from clew.errors import BadTrace, ClewError
 from clew.events.vocabulary import PARTS, Payload
+from clew.optional_packages import optional_package
+from clew.program_errors import pass_on
 from clew.store.format.payload_elements import (
     Array,
     array_dtype,
@@ -20,7 +23,6 @@ from clew.store.format.payload_elements import (
     element_count,
 )
 from clew.store.format.payload_parts import stored_numbers, to_parts, whole_array
-from clew.store.format.payload_torch import to_tensor
 
 # Python objects that are no arrays.
 PYTHON = frozenset({"str", "bytes", "int", "none"})
@@ -50,13 +52,15 @@ def decode(payload: Payload | None, form: str) -> Any:
     except ClewError:
         raise
     except Exception as broken:
+        pass_on(broken)
         # Bytes from an untrusted file may cause any exception.
         raise _bad(payload, f"{type(broken).__name__}: {str(broken)[:200]}") from broken
 
 
 def _decoded(payload: Payload, form: str) -> object:
     if form == "tensor":
-        return to_tensor(payload)
+        optional_package("torch", "Value.tensor()")
+        return store.to_tensor(payload)
     if form == "parts":
         return to_parts(payload) if payload.dtype == PARTS else None
     if form == "object":

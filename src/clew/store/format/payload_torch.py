@@ -1,27 +1,26 @@
 """A stored payload back into a torch tensor, and tensors to a `.pt` file.
 
-The one file of the store that imports torch.
+The one file of the store that imports torch: reached by `store.to_tensor` and `store.save_tensors`,
+which load it when they are first asked for.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from clew.errors import ClewError, MissingDependency
+import torch
+
+from clew.errors import ClewError
 from clew.events.vocabulary import PARTS, Payload
 from clew.store.format.payload_elements import check_filled
 from clew.store.format.payload_parts import SPARSE, unpacked
+from clew.torch_compat import quantized, quantized_by_channel
 
 
-def to_tensor(payload: Payload) -> Any:
+def to_tensor(payload: Payload) -> torch.Tensor:
     """Return a payload as a tensor with its own memory."""
-    try:
-        import torch
-    except ImportError as missing:
-        raise MissingDependency("Value.tensor()", "torch", "clew[torch]") from missing
     if payload.dtype == PARTS:
-        return _from_parts(payload, torch)
+        return _from_parts(payload)
     dtype = getattr(torch, payload.dtype, None) if payload.dtype != "int" else None
     if not isinstance(dtype, torch.dtype):
         # "int" is a Python integer too long for any dtype, stored as text.
@@ -33,7 +32,7 @@ def to_tensor(payload: Payload) -> Any:
     return raw.view(dtype).reshape(payload.shape)
 
 
-def _from_parts(payload: Payload, torch: Any) -> Any:
+def _from_parts(payload: Payload) -> torch.Tensor:
     form, facts, packed = unpacked(payload)
     parts = {name: to_tensor(part) for name, part in packed.items()}
     if form == "sparse_coo":
@@ -41,8 +40,11 @@ def _from_parts(payload: Payload, torch: Any) -> Any:
             parts["indices"], parts["values"], payload.shape, check_invariants=True
         )
     if form in SPARSE:
+        compressed, plain, values = (parts[name] for name in SPARSE[form])
         return torch.sparse_compressed_tensor(
-            *(parts[name] for name in SPARSE[form]),
+            compressed,
+            plain,
+            values,
             payload.shape,
             layout=getattr(torch, form),
             check_invariants=True,
@@ -50,9 +52,6 @@ def _from_parts(payload: Payload, torch: Any) -> Any:
     integers = parts["integers"]
     if tuple(integers.shape) != tuple(payload.shape):
         raise ValueError("its integers do not fill its shape")
-    # Here, as it loads torch.
-    from clew.torch_compat import quantized, quantized_by_channel
-
     if "scale" in facts:
         return quantized(integers, facts["scale"], facts["zero_point"])
     axis = facts["axis"]
@@ -64,10 +63,6 @@ def _from_parts(payload: Payload, torch: Any) -> Any:
 
 def save_tensors(tensors: object, target: Path) -> None:
     """Write a tensor, or several in a dict, for `torch.load(target, weights_only=True)` to read."""
-    try:
-        import torch
-    except ImportError as missing:
-        raise MissingDependency("the .pt export", "torch", "clew[torch]") from missing
     # An open file: torch refuses some file names, such as `.hidden`.
     with open(target, "wb") as file:
         torch.save(tensors, file)

@@ -19,6 +19,7 @@ from clew.errors import BadTrace
 from clew.events.columns import Columns
 from clew.events.model import Gap
 from clew.events.vocabulary import STEP
+from clew.program_errors import pass_on
 from clew.store.format.manifest import Format, RunCheck, format_of, read_manifest
 from clew.store.format.shards import Shards, StoredShards
 from clew.store.read.rank_columns import read_rank
@@ -143,6 +144,7 @@ def read_files(
         columns, events, damage = read_rank(folder, form or Format(), shards, check)
         return columns, Ending(events, damage)
     except Exception as broken:
+        pass_on(broken)
         # An untrusted file may cause any exception; the message names the trace.
         raise BadTrace(f"{folder} is damaged: {type(broken).__name__}: {broken}") from broken
 

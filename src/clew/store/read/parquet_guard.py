@@ -48,14 +48,14 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RowGroup:
     """A row group: how many rows, and its columns."""
 
     rows: int
     chunks: tuple[Chunk, ...]
 
 
-def read_groups(path: Path) -> list[Group]:
+def read_groups(path: Path) -> list[RowGroup]:
     """Return the row groups that a Parquet footer declares; raise ValueError if invalid."""
     with opened(path) as (file, size):
         tail = read_at(file, size - 8, 8) if size >= 12 else b""
@@ -73,7 +73,7 @@ def read_groups(path: Path) -> list[Group]:
     return groups
 
 
-def _group(group: dict[int, Any]) -> Group:
+def _group(group: dict[int, Any]) -> RowGroup:
     chunks = []
     for column in group[_COLUMNS]:
         facts = column[_META_DATA]
@@ -91,11 +91,11 @@ def _group(group: dict[int, Any]) -> Group:
         )
     if group[_GROUP_ROWS] < 0:
         raise ValueError("a row group has less than no rows")
-    return Group(group[_GROUP_ROWS], tuple(chunks))
+    return RowGroup(group[_GROUP_ROWS], tuple(chunks))
 
 
 def spend(
-    allowance: Allowance, file: int, size: int, table: str, group: Group, columns: set[str]
+    allowance: Allowance, file: int, size: int, table: str, group: RowGroup, columns: set[str]
 ) -> None:
     """Subtract from an allowance what reading some columns of a row group will take.
 

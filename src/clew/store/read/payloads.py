@@ -7,7 +7,7 @@ their own bytes, and check them.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from clew.errors import BadTrace
 from clew.events.columns import Ints
 from clew.events.model import Gap
 from clew.events.vocabulary import Kept, Payload
+from clew.program_errors import pass_on
 from clew.store.format.checksums import Checksum
 from clew.store.format.schema import STAT_NAMES
 from clew.store.format.shards import Shards
@@ -207,6 +208,28 @@ class KeptOnDisk(Mapping[int, Kept]):
                 found[name] = np.where(valid, taken, np.nan) if is_float else taken
         return numbers, found
 
+    def digests(self) -> Iterator[tuple[int, str]]:
+        """Give the values that have a digest, with it."""
+        column = self._columns.get("digest")
+        if column is None:
+            return iter(())
+        taken = (column.valid & self._has("count", self._starts[-1]))[self._kept_rows]
+        texts: list[str] = column.take(self._kept_rows[taken]).to_pylist()
+        return zip(self._kept_numbers[taken].tolist(), texts, strict=True)
+
+    def fingerprints(self, numbers: Sequence[int]) -> dict[int, NDArray[np.float64]]:
+        """Return the packed fingerprints of those of some values that have one."""
+        wanted = [number for number in numbers if number in self._rows]
+        rows: Ints = np.array([self._rows[number] for number in wanted], dtype=np.int64)
+        marks = self._fingerprints(rows) if len(rows) else None
+        if marks is None:
+            return {}
+        flat, ends = marks.values.to_numpy(), marks.offsets.to_numpy().tolist()
+        known = marks.is_valid().to_numpy(zero_copy_only=False).tolist()
+        return {
+            number: flat[ends[at] : ends[at + 1]] for at, number in enumerate(wanted) if known[at]
+        }
+
     def gaps(self) -> list[Gap]:
         """Return gaps for data that lies beyond the end of its shard."""
         if "shard" not in self._columns:
@@ -244,7 +267,8 @@ class KeptOnDisk(Mapping[int, Kept]):
             else:
                 data = self._shards.read(shard, self._field("offset", row), length)
             sound = len(data) == length and self._checksum(data) == self._field("checksum", row)
-        except Exception:
+        except Exception as broken:
+            pass_on(broken)
             # Reading untrusted bytes may raise anything.
             sound = False
         if not sound:
@@ -264,7 +288,8 @@ class KeptOnDisk(Mapping[int, Kept]):
         try:
             numbers = self._read("fingerprint", row)
             return None if not numbers.is_valid else numbers.values.to_numpy().tobytes()
-        except Exception:
+        except Exception as broken:
+            pass_on(broken)
             # Reading untrusted bytes may raise anything.
             self._check()
             return None
@@ -280,7 +305,8 @@ class KeptOnDisk(Mapping[int, Kept]):
                 column, start = self._block("fingerprint", int(mine[0]))
                 place = mine - self._starts[at] + self._stretches[at][1] - start
                 cells = column.take(pa.array(place))
-            except Exception:
+            except Exception as broken:
+                pass_on(broken)
                 # Reading untrusted bytes may raise anything.
                 self._check()
                 cells = pa.nulls(len(mine), pieces[0].type)

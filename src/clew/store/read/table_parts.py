@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from clew.events.model import Gap
+from clew.program_errors import pass_on
 from clew.store.format import live_stream
 from clew.store.format.schema import SCHEMAS, footer_name
 from clew.store.format.upgrade import added_columns, known_schemas
@@ -223,6 +224,7 @@ def _file(path: Path, query: Query) -> tuple[list[RowRun], list[Gap]]:
     except FileNotFoundError:
         raise
     except Exception as broken:
+        pass_on(broken)
         # Reading untrusted bytes may raise anything.
         lost.append(_gap(path.parent, path.stem, _reason(broken), "everything before is shown"))
     return stretches, lost
@@ -254,6 +256,7 @@ def _sealed_pieces(path: Path, query: Query) -> Iterator[Piece]:
             try:
                 yield start, part.read(group, query)
             except Exception as broken:
+                pass_on(broken)
                 yield start, broken
             start += count
 
@@ -275,6 +278,7 @@ def _live_pieces(path: Path, query: Query) -> Iterator[Piece]:
                     _spend_text(allowance, rows)
                 yield start, rows if rows.schema.equals(schema) else rows.cast(schema)
             except Exception as broken:
+                pass_on(broken)
                 yield start, broken
             start += message.rows
 
@@ -284,7 +288,7 @@ class Footer:
     """Footer of a sealed part: as Arrow has it, and as it was checked before."""
 
     metadata: pq.FileMetaData
-    groups: list[parquet_guard.Group]
+    groups: list[parquet_guard.RowGroup]
 
 
 class SealedPart:
@@ -358,6 +362,7 @@ def _footer(path: Path) -> tuple[Footer, Exception | None]:
     try:
         return _read_footer(path), None
     except Exception as broken:
+        pass_on(broken)
         copy = path.with_name(footer_name(path.stem))
         if not copy.is_file():
             raise

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +33,7 @@ class _Numbers:
         """Return the rows of numbers that are in memory."""
         return np.searchsorted(self.there, numbers)
 
-    def let_go(self, numbers: Any) -> None:
+    def let_go(self, numbers: Ints | list[int]) -> None:
         """Note which numbers later batches will not refer to."""
         self._gone = np.append(self._gone, numbers).astype(np.int64)
 

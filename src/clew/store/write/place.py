@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from clew.errors import ClewError, warn
+from clew.program_errors import pass_on
 from clew.request.exist import checked_exist
 from clew.store.storage import LocalStorage, Storage, is_url, numbered_paths, storage_of
 
@@ -171,7 +172,8 @@ def _check_file(path: Path, exist: str, kind: FileKind) -> None:
     """Raise if a path may not be written."""
     try:
         mode = path.stat().st_mode
-    except OSError:
+    except OSError as odd:
+        pass_on(odd)
         # Nothing there, or a link to nothing.
         return
     if not stat.S_ISREG(mode):
@@ -235,7 +237,8 @@ def _hold(path: Path, target: Path) -> bool:
         os.link(path, target)
     except FileExistsError:
         return False
-    except OSError:
+    except OSError as odd:
+        pass_on(odd)
         # The file system has no links.
         if os.path.lexists(target):
             return False

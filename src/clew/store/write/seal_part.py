@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from clew.events.columns import Ints
+from clew.program_errors import pass_on
 from clew.store.format.live_stream import BrokenOff
 from clew.store.format.schema import SCHEMAS, UNFOLDED, footer_name
 from clew.store.read.table_parts import Piece, live_rows, sealed_rows
@@ -72,7 +73,8 @@ def _keep(path: Path) -> None:
     aside.unlink(missing_ok=True)
     try:
         os.link(path, aside)
-    except OSError:
+    except OSError as odd:
+        pass_on(odd)
         # The file system has no links.
         os.rename(path, aside)
 

@@ -8,7 +8,7 @@ Perfetto reads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +99,7 @@ class _Timeline:
         end = int(self._run.end[row])
         return end if end >= 0 else ends.get(int(self._run.parent_row[row]), self._last)
 
-    def _steps(self, rows: Any) -> Iterator[dict[str, Any]]:
+    def _steps(self, rows: Iterable[int]) -> Iterator[dict[str, Any]]:
         run = self._run
         starts = [int(run.start[row]) for row in rows]
         numbers = [int(run.step[row]) for row in rows]

@@ -12,8 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from clew.errors import MissingDependency
 from clew.events.outputs import COMPRESSIONS, check_compression
+from clew.optional_packages import optional_package
 from clew.run.run import Run
 from clew.views.export.arrays import FORMAT, VERSION, Shape, write_series
 from clew.views.export.dtypes import Asked, DType
@@ -37,10 +37,7 @@ def write(
     shuffle: bool = False,
 ) -> Contents:
     """Write the kept values into one HDF5 file."""
-    try:
-        import h5py
-    except ImportError as missing:
-        raise MissingDependency("the HDF5 export", "h5py", "clew[hdf5]") from missing
+    h5py = optional_package("h5py", "the HDF5 export")
     check_compression(compression, COMPRESSIONS)
     series = kept_series(run, addresses)
     with h5py.File(target, "w") as file:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clew.analysis.findings import findings
+from clew.analysis.findings import findings_of
 from clew.run.run import Run
 from clew.views.export.formats import Contents
 from clew.views.export.text import text_file
@@ -14,7 +14,7 @@ from clew.views.strict_json import as_json
 def write(run: Run, target: Path) -> Contents:
     """Write all events of all ranks as one JSON object."""
     gaps = [str(gap) for gap in run.coverage]
-    found = [finding.to_dict() for finding in findings(run)]
+    found = [finding.to_dict() for finding in findings_of(run)]
     with text_file(target) as file:
         file.write(f'{{"environment": {as_json(dict(run.environment))},\n')
         file.write(f' "findings": {as_json(found)},\n')

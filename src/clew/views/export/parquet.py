@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from clew.run.run import Run
-from clew.run.writing import event_rows
+from clew.run.writing import rows_of_rank
 from clew.store.format.arrow import record_batch
 from clew.store.format.schema import EVENTS
 from clew.views.export.formats import Contents
@@ -28,6 +28,6 @@ def write(run: Run, target: Path) -> Contents:
     schema = SCHEMA.with_metadata({"clew.environment": json.dumps(dict(run.environment))})
     with pq.ParquetWriter(target, schema, compression="zstd") as file:
         for columns, _ in run.parts:
-            for rows in event_rows(columns):
+            for rows in rows_of_rank(columns):
                 file.write_batch(record_batch(rows, schema))
     return Contents(len(run), "event")

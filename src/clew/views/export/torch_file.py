@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from clew.errors import ClewError, MissingDependency
+from clew import store
+from clew.errors import ClewError
+from clew.optional_packages import optional_package
 from clew.run.run import Run
-from clew.store.format.payload_torch import save_tensors
 from clew.views.export.formats import Contents
 from clew.views.export.kept_values import KeptValue, kept_series
 
@@ -24,6 +25,7 @@ def write(
     labels: bool = False,
 ) -> Contents:
     """Write the kept values with torch.save."""
+    optional_package("torch", "the .pt export")
     left_out: list[str] = []
     read: dict[int, object] = {}
     found: dict[str, object] = {}
@@ -42,7 +44,7 @@ def write(
                 "ranks": [value.rank for _, value in pairs],
                 "calls": [value.call for _, value in pairs],
             }
-    save_tensors(found, target)
+    store.save_tensors(found, target)
     return Contents(written, "value", len(found), tuple(left_out))
 
 
@@ -56,8 +58,6 @@ def _tensors(
             if value.number not in read:
                 read[value.number] = value.tensor()
             found.append((read[value.number], value))
-        except MissingDependency:
-            raise
         except ClewError as unreadable:
             left_out.append(f"{address}, rank {value.rank}, call {value.call}: {unreadable}")
     return found

@@ -12,6 +12,7 @@ from typing import Any
 
 from clew.errors import ClewError, MissingDependency
 from clew.events.outputs import check_compression
+from clew.optional_packages import optional_package
 from clew.run.run import Run
 from clew.views.export.arrays import FORMAT, VERSION, Shape, write_series
 from clew.views.export.dtypes import Asked, DType
@@ -33,10 +34,7 @@ def write(
     shuffle: bool = False,
 ) -> Contents:
     """Write the kept values into one Zarr folder."""
-    try:
-        import zarr
-    except ImportError as missing:
-        raise MissingDependency("the Zarr export", "zarr", "clew[zarr]") from missing
+    zarr = optional_package("zarr", "the Zarr export")
     if not hasattr(zarr, "codecs"):
         raise MissingDependency("the Zarr export", "zarr 3 or newer", "clew[zarr]")
     check_compression(compression, COMPRESSIONS)

@@ -14,7 +14,7 @@ from clew.errors import ClewError
 from clew.events.number_text import bytes_text, measured, short_number, time_text
 from clew.spec import CLASS_PAINTS, SCALE
 from clew.views.families import class_family
-from clew.views.graph.options import COLORS
+from clew.views.graph.graph_options import COLORS
 
 # Colours of the families of classes.
 FAMILIES = CLASS_PAINTS

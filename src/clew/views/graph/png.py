@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clew.errors import MissingDependency
+from clew.optional_packages import optional_package
 
 # Pixels per inch in SVG.
 _PER_INCH = 96.0
@@ -12,10 +12,7 @@ def png_bytes(
     svg: str, size: tuple[float, float], dpi: float, width: float | None, height: float | None
 ) -> bytes:
     """Return the picture at a resolution, or as large as fits a width and height in inches."""
-    try:
-        import resvg_py
-    except ImportError as missing:
-        raise MissingDependency("a PNG of a graph", "resvg-py", "clew[png]") from missing
+    resvg_py = optional_package("resvg_py", "a PNG of a graph")
     limits = [
         inches * dpi / pixels
         for inches, pixels in zip((width, height), size, strict=True)

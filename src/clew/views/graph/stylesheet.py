@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clew.errors import ClewError
 from clew.spec import CLASS_PAINTS, SCALE, Paint
-from clew.views.graph.options import THEMES
+from clew.views.graph.graph_options import THEMES
 
 FONT = "Helvetica Neue, Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif"
 

@@ -23,8 +23,8 @@ from clew.store.write.place import place_file
 from clew.views.file_kinds import KINDS
 from clew.views.graph import words
 from clew.views.graph.dot import dot, netron_dot
+from clew.views.graph.graph_options import DIRECTIONS, FACTS, SUFFIXES, THEMES
 from clew.views.graph.mermaid import mermaid
-from clew.views.graph.options import DIRECTIONS, FACTS, SUFFIXES, THEMES
 from clew.views.graph.png import png_bytes
 from clew.views.graph.svg import Drawing
 from clew.views.strict_json import as_json

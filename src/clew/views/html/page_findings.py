@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from clew.analysis.findings import INFO, Finding
-from clew.analysis.nonfinite import NonFinite
+from clew.analysis.nonfinite import NonFiniteOrigin
 from clew.analysis.tree.levels import top_rows
 from clew.events.columns import Ints
 from clew.events.model import Gap
@@ -65,7 +65,7 @@ def start_row(run: Run, found: Iterable[Finding], row_of: RowOf) -> int:
     return next((row_of(row) for row in range(len(run)) if row_of(row) >= 0), -1)
 
 
-def origin_list(origins: Sequence[NonFinite], row_of: RowOf) -> list[dict[str, Any]]:
+def origin_list(origins: Sequence[NonFiniteOrigin], row_of: RowOf) -> list[dict[str, Any]]:
     """Return where NaN and Inf come from: the first of each kind."""
     counts: Counter[tuple[str, str]] = Counter()
     listed = []

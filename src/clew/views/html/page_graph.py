@@ -36,6 +36,7 @@ from clew.views.graph.colors import FAMILIES, STEPS, Painter
 from clew.views.graph.stylesheet import FONT, style_sheet
 from clew.views.graph.text_size import text_width
 from clew.views.graph.view import readable, readable_depth
+from clew.views.html.payload import Packer
 
 KINDS = (CALL, OP, REPEAT, INPUT, OUTPUT)
 PAINTS = ("op", "io", "frame", *FAMILIES, *(f"q{step}" for step in range(STEPS)))
@@ -66,7 +67,7 @@ class PageGraph:
         self._structure = self._folds[True].structure
         self._facts = NodeFacts(self._folds[True])
 
-    def pack(self, packer: Any, prefix: str) -> dict[str, Any]:
+    def pack(self, packer: Packer, prefix: str) -> dict[str, Any]:
         """Put the columns into a packer; return the head."""
         groups, left_out = self._groups()
         parts = [
@@ -114,7 +115,7 @@ class PageGraph:
     def _is_kept(self, rows: list[int]) -> bool:
         return bool((self._new_row[rows] >= 0).any())
 
-    def _part(self, passes: list[list[int]], packer: Any, prefix: str) -> dict[str, Any]:
+    def _part(self, passes: list[list[int]], packer: Packer, prefix: str) -> dict[str, Any]:
         """Pack the model of passes that have the same structure, and the rows of each."""
         first = passes[0]
         spans = [self._span(rows) for rows in passes]
@@ -173,7 +174,7 @@ class _PackedModel:
         self._depth = depth
         self._number = {node.id: number for number, node in enumerate(self._nodes)}
 
-    def pack(self, packer: Any, prefix: str, rows: tuple[Ints, list[Ints]]) -> dict[str, Any]:
+    def pack(self, packer: Packer, prefix: str, rows: tuple[Ints, list[Ints]]) -> dict[str, Any]:
         """Put the columns into a packer; return the head."""
         used, passes = rows
         packer.add(prefix + "rows", np.concatenate(passes), differences=True)

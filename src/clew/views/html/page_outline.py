@@ -43,7 +43,7 @@ _DIGITS = str.maketrans("0123456789", "##########")
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class EventGroup:
     """Events, or groups, that the tree shows as one line.
 
     `parent` is the number of the group it lies in, 0 for none; groups count from 1. `count` is how
@@ -62,7 +62,7 @@ class PageOutline:
     """The groups of a run, and the innermost group of each event, 0 for none."""
 
     group: Ints
-    groups: list[Group] = field(default_factory=list)
+    groups: list[EventGroup] = field(default_factory=list)
 
     def columns(self, number: Callable[[str], int]) -> dict[str, list[int]]:
         """Return the table of groups as columns, given the numbers of texts."""
@@ -76,7 +76,7 @@ class PageOutline:
 
     def add(self, parent: int, label: str, kind: str, phase: int, count: int = 1) -> int:
         """Add a group; return its number."""
-        self.groups.append(Group(parent, plain(label), kind, phase, count))
+        self.groups.append(EventGroup(parent, plain(label), kind, phase, count))
         return len(self.groups)
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from clew.analysis.file_names import short_names
 from clew.analysis.parameters import Parameters
-from clew.events.columns import IN, Coded, Columns, Ints, Leaf, Tensor
+from clew.events.columns import IN, Coded, Columns, Ints, Leaf, Meta, Tensor
 from clew.events.tensor_text import short_dtype
 from clew.events.vocabulary import KINDS, OF_OPS, PHASES, Unseen
 from clew.run.event_table import thread_names
@@ -27,6 +27,7 @@ from clew.spec import CLASS_FAMILIES
 from clew.views.families import class_family, op_family
 from clew.views.html.page_outline import PageOutline
 from clew.views.html.page_texts import event_labels, result_texts, written_ops
+from clew.views.html.payload import Packer
 from clew.views.html.previews import Previews
 from clew.views.text.call_texts import constant_text
 from clew.views.text.style import meta_text, short_op
@@ -112,7 +113,7 @@ class PageTables:
         """Return how many values have statistics."""
         return len(self._stats["count"])
 
-    def pack(self, packer: Any, prefix: str, statistics: Any = None) -> dict[str, Any]:
+    def pack(self, packer: Packer, prefix: str, statistics: Packer | None = None) -> dict[str, Any]:
         """Put the columns into a packer, statistics into one of their own if given; return the
         head.
         """
@@ -134,7 +135,7 @@ class PageTables:
             statistics.add(f"{prefix}stat.{name}", self._stats[name])
         return {**self._head(packer, prefix), "kinds": KINDS, "phases": PHASES}
 
-    def _head(self, packer: Any, prefix: str) -> dict[str, Any]:
+    def _head(self, packer: Packer, prefix: str) -> dict[str, Any]:
         c = self._run.columns
         files = self.lists.files.all
         short = short_names(set(files))
@@ -285,7 +286,7 @@ class PageTables:
             "preview": shown,
         }
 
-    def _meta(self, meta: Any) -> int:
+    def _meta(self, meta: Meta) -> int:
         stride = None if meta.stride is None else ",".join(map(str, meta.stride))
         shape = None if meta.shape is None else ",".join(map(str, meta.shape))
         return self.lists.metas(

@@ -17,6 +17,7 @@ from clew.errors import ClewError
 from clew.events.tensor_text import stats_of
 from clew.events.vocabulary import Payload
 from clew.store.format.payload_numpy import decode, described_array
+from clew.views.html.payload import Packer
 
 BINS = 40
 _ROWS, _COLUMNS, _LINE = 64, 64, 256
@@ -78,7 +79,7 @@ class Previews:
         """Return the statistics of the value that was added last."""
         return stats_of(self._last).to_dict()
 
-    def pack(self, packer: Any, prefix: str) -> None:
+    def pack(self, packer: Packer, prefix: str) -> None:
         """Put the columns into a packer."""
         names = ("low", "high", "tiles", "rows", "columns", "pool_rows", "pool_columns", "exact")
         for at, name in enumerate(names):

@@ -61,7 +61,7 @@ def code_tree(
     """
     given = run.children.get(-1, []) if rows is None else _outermost(run, rows)
     folded = FoldedOps(run, folds, None if rows is None else given)
-    facts = _Facts(run, texts, succinct, folded)
+    facts = _TreeFacts(run, texts, succinct, folded)
     blocks = Blocks(run, texts, facts.linked, succinct, folded)
     process = run.process.tolist()
     ranks = []
@@ -99,7 +99,7 @@ def _finish(work: Work) -> None:
             pending.append(inner)
 
 
-class _Facts:
+class _TreeFacts:
     """Facts that the trees of all ranks are built from."""
 
     def __init__(self, run: Run, texts: EventTexts, succinct: bool, folded: FoldedOps) -> None:
@@ -133,7 +133,7 @@ def _linked(run: Run) -> list[bool]:
 class _Builder:
     """Goes through the events of one rank in order and puts each at its line."""
 
-    def __init__(self, facts: _Facts, chosen: bool) -> None:
+    def __init__(self, facts: _TreeFacts, chosen: bool) -> None:
         self._facts = facts
         self._run = facts.run
         self._succinct = facts.succinct

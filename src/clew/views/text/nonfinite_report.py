@@ -1,6 +1,6 @@
 """What the error of `clew.guard` says: the op that made NaN or Inf, its inputs, what ran before.
 
-Input: a `NonFinite`. Output: text, the most important first.
+Input: a `NonFiniteOrigin`. Output: text, the most important first.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from clew.analysis.file_names import file_names
-from clew.analysis.nonfinite import NonFinite
+from clew.analysis.nonfinite import NonFiniteOrigin
 from clew.analysis.remedies import remedy
 from clew.events.tensor_text import numbers_text
 from clew.events.vocabulary import OP
@@ -20,7 +20,7 @@ from clew.run.value import Value
 BEFORE = 20
 
 
-def nonfinite_report(run: Run, found: NonFinite, reaches: str) -> str:
+def nonfinite_report(run: Run, found: NonFiniteOrigin, reaches: str) -> str:
     """Write what was found; `reaches` is what it was found in."""
     event, names = found.event, file_names(run)
     lines = [

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from clew.analysis.findings import Finding, findings
+from clew.analysis.findings import Finding, findings_of
 from clew.analysis.fold import Folds
 from clew.analysis.folded_ops import folds_ops
 from clew.analysis.tree.tree_build import tree_of
@@ -108,7 +108,7 @@ class TreeView(Shown):
 
     @cached_property
     def _findings(self) -> list[Finding]:
-        return findings(self._run)
+        return findings_of(self._run)
 
     @cached_property
     def _tree(self) -> Tree:

@@ -60,24 +60,24 @@ class WatchText:
         self._repeats = repeats
         self._open: dict[int | None, _Open] = {None: _Open(False)}
 
-    def lines(self, happening: WatchEvent) -> list[str]:
+    def lines(self, event: WatchEvent) -> list[str]:
         """Return the lines that one event adds; none while it repeats."""
-        if happening.what == "note":
-            text = self._style.paint(f"clew: {plain(happening.text)}", "yellow")
+        if event.what == "note":
+            text = self._style.paint(f"clew: {plain(event.text)}", "yellow")
             return [self._style.finish(text)]
-        if happening.what == "enter":
-            found = self._enter(happening)
-        elif happening.what in ("return", "raise"):
-            found = self._leave(happening)
+        if event.what == "enter":
+            found = self._enter(event)
+        elif event.what in ("return", "raise"):
+            found = self._leave(event)
         else:
-            found = self._inside(happening)
-        label = f"[{plain(happening.call.worker)}] " if happening.call.worker else ""
+            found = self._inside(event)
+        label = f"[{plain(event.call.worker)}] " if event.call.worker else ""
         return [self._style.finish_line(label + line) for line in found]
 
     # Calls
 
-    def _enter(self, happening: WatchEvent) -> list[str]:
-        call = happening.call
+    def _enter(self, event: WatchEvent) -> list[str]:
+        call = event.call
         around = self._open.get(call.parent) or self._open[None]
         key = ("call", call.function, call.file, call.line)
         repeated = around.sites.setdefault(key, _Repeated())
@@ -100,52 +100,52 @@ class WatchText:
         )
         return [*found, f"{self._indent(call.depth, branch=True)}{mark} {text}"]
 
-    def _leave(self, happening: WatchEvent) -> list[str]:
-        call = happening.call
+    def _leave(self, event: WatchEvent) -> list[str]:
+        call = event.call
         state = self._open.pop(call.number, None)
         if state is None:
             return []
         if state.hushed:
-            self._count_call(happening, state)
+            self._count_call(event, state)
             return []
         found = self._summaries(state, call)
-        time = "" if happening.seconds is None else time_text(happening.seconds)
-        if happening.what == "raise":
-            first = first_line(happening.text) or "an exception"
+        time = "" if event.seconds is None else time_text(event.seconds)
+        if event.what == "raise":
+            first = first_line(event.text) or "an exception"
             text = self._style.paint(f"✗ {first}", "red", "bold")
-            text += self._style.paint(f"  {_file(call.file)}:{happening.line}", "dim")
+            text += self._style.paint(f"  {_file(call.file)}:{event.line}", "dim")
         else:
-            shown = "" if happening.after is None else summary_text(happening.after)
+            shown = "" if event.after is None else summary_text(event.after)
             text = f"◀ {shown or plain(call.function)}"
         indent = self._indent(call.depth)
         return [*found, f"{indent}{text}  {self._style.paint(time, 'dim')}".rstrip()]
 
-    def _count_call(self, happening: WatchEvent, state: _Open) -> None:
-        around = self._open.get(happening.call.parent)
+    def _count_call(self, event: WatchEvent, state: _Open) -> None:
+        around = self._open.get(event.call.parent)
         if around is not None and not around.hushed and state.place is not None:
             repeated = around.sites[state.place[1]]
             repeated.hushed += 1
-            repeated.last = happening
+            repeated.last = event
 
     # Inside a call
 
-    def _inside(self, happening: WatchEvent) -> list[str]:
-        call = happening.call
+    def _inside(self, event: WatchEvent) -> list[str]:
+        call = event.call
         state = self._open.get(call.number)
         if state is None:
             # The block was open before the text began, so its first line is missing.
             state = self._open[call.number] = _Open(False)
         if state.hushed:
             return []
-        key = (happening.what, happening.name, happening.line)
+        key = (event.what, event.name, event.line)
         repeated = state.sites.setdefault(key, _Repeated())
         repeated.count += 1
-        if repeated.count > self._repeats and happening.what != "input":
+        if repeated.count > self._repeats and event.what != "input":
             repeated.hushed += 1
-            repeated.last = happening
+            repeated.last = event
             return []
         found = self._caught_up(state, call, key)
-        return [*found, self._line(happening)]
+        return [*found, self._line(event)]
 
     def _caught_up(self, state: _Open, call: WatchedCall, key: tuple[object, ...]) -> list[str]:
         """Return one line for a repeating event, once something new comes after it."""
@@ -176,31 +176,31 @@ class WatchText:
         name = plain(last.name).ljust(_NAME_WIDTH) if last.name else last.what
         return f"{indent}{name} … ×{count:,} more, last: {shown}  {style.paint(where, 'dim')}"
 
-    def _line(self, happening: WatchEvent) -> str:
-        style, call = self._style, happening.call
+    def _line(self, event: WatchEvent) -> str:
+        style, call = self._style, event.call
         indent = self._indent(call.depth + 1)
-        place = f"{_file(call.file)}:{happening.line}"
-        if happening.what == "line":
-            code = plain_code(happening.source)
-            return f"{indent}{style.paint(f'{happening.line:>4} {code}', 'dim')}"
-        if happening.what == "resume":
+        place = f"{_file(call.file)}:{event.line}"
+        if event.what == "line":
+            code = plain_code(event.source)
+            return f"{indent}{style.paint(f'{event.line:>4} {code}', 'dim')}"
+        if event.what == "resume":
             return f"{indent}{style.paint(f'goes on  {place}', 'dim')}"
-        if happening.what == "yield":
-            shown = "None" if happening.after is None else summary_text(happening.after)
+        if event.what == "yield":
+            shown = "None" if event.after is None else summary_text(event.after)
             return f"{indent}yields {shown}  {style.paint(place, 'dim')}"
-        name = plain(happening.name).ljust(_NAME_WIDTH)
-        if happening.alias:
-            name = plain(f"{happening.name} ({happening.alias})")
-        if happening.what == "delete":
+        name = plain(event.name).ljust(_NAME_WIDTH)
+        if event.alias:
+            name = plain(f"{event.name} ({event.alias})")
+        if event.what == "delete":
             return f"{indent}{name} deleted  {style.paint(place, 'dim')}"
-        text = change_text(happening)
-        if happening.what == "input":
+        text = change_text(event)
+        if event.what == "input":
             return f"{indent}{name} {text}"
-        looks = _LOOKS.get(happening.changes[0] if happening.changes else "", ())
+        looks = _LOOKS.get(event.changes[0] if event.changes else "", ())
         painted = style.paint(text, *looks) if looks else text
         room = max(_PLACE_AT - len(indent) - len(name) - len(text), 0)
         room_left = max(style.width - _PLACE_AT - len(place) - 4, 12)
-        source = clipped(plain_code(happening.source), room_left)
+        source = clipped(plain_code(event.source), room_left)
         tail = style.paint(f"{place}  {source}".rstrip(), "dim")
         return f"{indent}{name} {painted}{' ' * room}  {tail}"
 
@@ -213,18 +213,18 @@ class WatchText:
 # Words for values
 
 
-def change_text(happening: WatchEvent) -> str:
+def change_text(event: WatchEvent) -> str:
     """Write a variable in full the first time, then what has changed of it."""
-    return plain(_change_text(happening))
+    return plain(_change_text(event))
 
 
-def _change_text(happening: WatchEvent) -> str:
-    before, after, changes = happening.before, happening.after, happening.changes
+def _change_text(event: WatchEvent) -> str:
+    before, after, changes = event.before, event.after, event.changes
     if after is None:
         return ""
-    if before is None or "new" in changes or happening.what == "input":
+    if before is None or "new" in changes or event.what == "input":
         shown = summary_text(after)
-        return shown if happening.what == "input" else f"= {shown}"
+        return shown if event.what == "input" else f"= {shown}"
     if not changes:
         return "≡ same"
     mark = "✎ " if "in place" in changes else ""

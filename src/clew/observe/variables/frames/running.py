@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from types import CodeType, FrameType, TracebackType
 from typing import Literal, TypeAlias
 
@@ -148,6 +149,17 @@ def _join(
     following._add(watch, [frame])
 
 
+@dataclass(frozen=True, slots=True)
+class CalleeOptions:
+    """What is reported of the functions that are called below a place; see `follow_calls`."""
+
+    wanted: Callable[[str], bool]
+    lines: bool
+    budget: int
+    inside: bool
+    params: Params
+
+
 class FollowingCalls(Following):
     """The functions called below a place; `spent` lists the lines whose budget ran out.
 
@@ -157,25 +169,16 @@ class FollowingCalls(Following):
     def __init__(
         self,
         in_scope: Callable[[CodeType], bool],
-        wanted: Callable[[str], bool],
-        probe: Probe,
-        budget: int,
-        lines: bool,
-        worthwhile: Callable[[CodeType, FrameType], Answer] | None = None,
-        inside: bool = True,
-        params: Params = "wanted",
+        worthwhile: Callable[[CodeType, FrameType], Answer] | None,
+        options: CalleeOptions,
     ) -> None:
         super().__init__()
-        self.inside = inside
-        self.params = params
+        self.options = options
+        self.probe: Probe = SILENT
+        self.extent = _Extent()
         self._worthwhile = worthwhile
         # How often code in scope was called without a call that is worth following.
         self._idle: dict[int, tuple[CodeType, int]] = {}
-        self.wanted = wanted
-        self.probe = probe
-        self.budget = budget
-        self.lines = lines
-        self.extent = _Extent()
         self._in_scope = in_scope
         self._known: dict[int, tuple[CodeType, _Callee | None]] = {}
         # Valid from one start to the next: code that is never followed, and watches on other code.
@@ -222,7 +225,7 @@ class FollowingCalls(Following):
         _, count = self._idle.get(id(code), (code, 0))
         self._idle[id(code)] = (code, count + 1)
         # After that many calls not worth following, it is not asked about again.
-        return None if count < self.budget else (code, None)
+        return None if count < self.options.budget else (code, None)
 
     def ask_again(self) -> None:
         """Ask again about code of which the answer was "later"."""
@@ -237,6 +240,7 @@ class FollowingCalls(Following):
 
     def start(self, root: Callable[..., object] | FrameType, probe: Probe) -> None:
         """Follow a function, or a frame from where it is, and what is called below it."""
+        options = self.options
         self.probe = probe
         self.extent = _Extent()
         self._known = dict(self._never)
@@ -245,13 +249,13 @@ class FollowingCalls(Following):
             if isinstance(root, FrameType):
                 self.extent.enter()
                 _join(
-                    self, root, self.wanted, probe,
-                    lines=self.lines, polls=True, budget=self.budget,
+                    self, root, options.wanted, probe,
+                    lines=options.lines, polls=True, budget=options.budget,
                 )  # fmt: skip
             else:
                 for function in unwrap(root):
                     self._add_root(function.__code__)
-            if self.inside:
+            if options.inside:
                 _driver.add_caller(self.called)
         except BaseException:
             self.stop()
@@ -263,7 +267,7 @@ class FollowingCalls(Following):
         self._add(watch)
 
     def stop(self) -> None:
-        if self.inside:
+        if self.options.inside:
             _driver.remove_caller(self.called)
         super().stop()
         self.probe = SILENT
@@ -273,10 +277,11 @@ class _Callee(CodeWatch):
     """A function in scope: its calls below the root, as often as the budget allows."""
 
     def __init__(self, code: CodeType, of: FollowingCalls) -> None:
+        asked = of.options
         super().__init__(
-            code, of.wanted, of.probe,
-            returns=True, lines=of.lines, polls=of.inside, budget=of.budget, inside=of.inside,
-            params=of.params,
+            code, asked.wanted, of.probe,
+            returns=True, lines=asked.lines, polls=asked.inside, budget=asked.budget,
+            inside=asked.inside, params=asked.params,
         )  # fmt: skip
         self._of = of
         self._count = 0
@@ -286,7 +291,7 @@ class _Callee(CodeWatch):
         self._count = 0
 
     def is_over(self) -> bool:
-        return self._count >= self._of.budget
+        return self._count >= self._of.options.budget
 
     def entered(self, frame: FrameType) -> bool:
         if not self._of.extent.covers():
@@ -369,7 +374,8 @@ def follow_calls(
     `inside`, only the calls of the function `root` are reported: neither what it does, nor what it
     calls. For `params` see `CodeWatch`.
     """
-    following = FollowingCalls(in_scope, wanted, probe, budget, lines, worthwhile, inside, params)
+    options = CalleeOptions(wanted, lines, budget, inside, params)
+    following = FollowingCalls(in_scope, worthwhile, options)
     following.start(root, probe)
     return following
 

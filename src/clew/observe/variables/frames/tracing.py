@@ -1,60 +1,63 @@
 """Learn what functions do from `sys.settrace` (before Python 3.12).
 
 In: watches on code objects, and functions to ask about other calls. Out: calls of their methods.
-A trace function that was set before still receives everything, and is set again afterwards.
+A trace function that was set before still receives everything, and is set again afterwards. If none
+was, code that nobody follows is passed over: by a native library at almost no cost (`clew build`),
+else by the trace function, which Python then calls at each call.
 """
 
 from __future__ import annotations
 
 import dis
+import functools
 import inspect
 import sys
 import threading
 from collections.abc import Callable
-from types import CodeType, FrameType
-from typing import Any
+from types import CodeType, FrameType, ModuleType
+from typing import Any, Protocol
 
 from clew.frame_locals import release_locals
+from clew.native.loading import loaded_tracing
 from clew.observe.variables.frames.stepping import CodeWatch
 
 _lock = threading.RLock()
 _watches: dict[int, list[CodeWatch]] = {}
 _callers: list[Callable[[CodeType, FrameType], bool]] = []
-# Code that is not asked about again, held so that no other code gets its id.
-_dull: dict[int, CodeType] = {}
 _RETURN = dis.opmap.get("RETURN_VALUE")
 _YIELD = dis.opmap.get("YIELD_VALUE")
 _YIELD_FROM = dis.opmap.get("YIELD_FROM", -1)
 _GENERATOR = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
-class _Tracer:
-    """The trace function of this process while anything is watched."""
+class PassedOver(Protocol):
+    """Code that nobody follows, so that its calls are not traced."""
+
+    def pass_over(self, code: CodeType, /) -> object:
+        """Trace no call of a code object that begins from now on."""
+
+    def trace_again(self, code: CodeType, /) -> object:
+        """End that for a code object."""
+
+    def trace_all_again(self) -> object:
+        """End that for all code objects."""
+
+    def stop(self) -> object:
+        """Trace all calls."""
+
+
+class _PassedOverInPython:
+    """The trace function passes over code itself, where there is no native library for it."""
 
     def __init__(self) -> None:
-        self.before = sys.gettrace()
-        self.before_threads = getattr(threading, "_trace_hook", None)
-        # Lets the trace function ask again about the code that is called again and again.
-        self.forget_repeated: Callable[[], None] = _nothing
-        # The same object that is set: a bound method is a new object at each access.
-        self.function = self._called if self.before is not None else self._called_first()
-        self.thread = threading.get_ident()
-        self.active = True
+        # Held, so that no other code gets its id.
+        self._codes: dict[int, CodeType] = {}
+        self._forget_repeated: Callable[[], None] = _nothing
 
-    def start(self) -> None:
-        sys.settrace(self.function)
-        threading.settrace(self._called_in_thread)
-
-    def stop(self) -> None:
-        self.active = False
-        if threading.get_ident() == self.thread and sys.gettrace() is self.function:
-            sys.settrace(self.before)
-        threading.settrace(self.before_threads)
-
-    def _called_first(self) -> Callable[[FrameType, str, object], Any]:
-        """Make the trace function where none was set; it runs at each call of the program."""
-        dull, choose = _dull, self._choose
-        # Code that is called again and again is recognized without a search in `dull`.
+    def trace_function(self, choose: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a trace function that calls `choose` for code that is not passed over."""
+        codes = self._codes
+        # Code that is called again and again is recognized without a search in `codes`.
         repeated: CodeType | None = None
         last: CodeType | None = None
 
@@ -63,13 +66,13 @@ class _Tracer:
             code = frame.f_code
             if code is repeated:
                 return None
-            if id(code) not in dull:
-                return choose(frame, event, arg, None)
+            if id(code) not in codes:
+                return choose(frame, event, arg)
             if code is last:
                 repeated = code
-                if id(code) not in dull:  # another thread has begun to watch it meanwhile
+                if id(code) not in codes:  # another thread has begun to watch it meanwhile
                     repeated = None
-                    return choose(frame, event, arg, None)
+                    return choose(frame, event, arg)
             last = code
             return None
 
@@ -77,8 +80,58 @@ class _Tracer:
             nonlocal repeated
             repeated = None
 
-        self.forget_repeated = forget
+        self._forget_repeated = forget
         return called
+
+    def pass_over(self, code: CodeType) -> None:
+        self._codes[id(code)] = code
+
+    def trace_again(self, code: CodeType) -> None:
+        self._codes.pop(id(code), None)
+        self._forget_repeated()
+
+    def trace_all_again(self) -> None:
+        self._codes.clear()
+        self._forget_repeated()
+
+    stop = trace_all_again
+
+
+class _Tracer:
+    """The trace function of this process while anything is watched."""
+
+    def __init__(self) -> None:
+        self.before = sys.gettrace()
+        self.before_threads = getattr(threading, "_trace_hook", None)
+        self.thread = threading.get_ident()
+        self.active = True
+        # The same objects that are set: a bound method is a new object at each access.
+        self.function: Callable[..., Any] = self._called
+        self.thread_function: Callable[..., Any] = self._called_in_thread
+        self.passed_over = self._pass_over()
+
+    def _pass_over(self) -> PassedOver:
+        """Return what passes over code; another trace function is to receive every call."""
+        if self.before is None and self.before_threads is None:
+            native: Any = _native()
+            if native is not None and native.start(self.function):
+                self.thread_function = self.function
+                return native  # type: ignore[no-any-return]
+        in_python = _PassedOverInPython()
+        if self.before is None:
+            self.function = in_python.trace_function(self._called)
+        return in_python
+
+    def start(self) -> None:
+        sys.settrace(self.function)
+        threading.settrace(self.thread_function)
+
+    def stop(self) -> None:
+        self.active = False
+        self.passed_over.stop()
+        if threading.get_ident() == self.thread and sys.gettrace() is self.function:
+            sys.settrace(self.before)
+        threading.settrace(self.before_threads)
 
     def _called(self, frame: FrameType, event: str, arg: object) -> Any:
         return self._choose(frame, event, arg, self.before)
@@ -90,20 +143,61 @@ class _Tracer:
         theirs = before(frame, event, arg) if before is not None else None
         if not self.active:
             return theirs
-        asked_again = [asked(frame.f_code, frame) for asked in list(_callers)]
-        if id(frame.f_code) not in _watches:
-            if not any(asked_again):
-                _dull[id(frame.f_code)] = frame.f_code
+        code = frame.f_code
+        asked_again = [asked(code, frame) for asked in list(_callers)]
+        if id(code) not in _watches and not any(asked_again):
+            self.passed_over.pass_over(code)
+            if id(code) in _watches:  # another thread has begun to watch it meanwhile
+                self.passed_over.trace_again(code)
+        if id(code) not in _watches:
             return theirs
-        ours = _Local(theirs, frame.f_code)
+        ours = _Local(theirs, code)
         ours.handle(frame, "call", arg)
         # How a generator handles an exception is seen in its instructions.
-        is_generator = bool(frame.f_code.co_flags & _GENERATOR)
+        is_generator = bool(code.co_flags & _GENERATOR)
         frame.f_trace_opcodes = bool(ours.offsets) or is_generator
         if theirs is None and not is_generator:
             # Instructions show lines too. A generator may outlive the watch, and be debugged.
             frame.f_trace_lines = False
         return ours.trace
+
+
+def _native() -> ModuleType | None:
+    """Return the native library that passes over code, if it is there and works."""
+    found = loaded_tracing().module
+    return found if found is not None and _notices_all_calls(found) else None
+
+
+@functools.cache
+def _notices_all_calls(native: Any) -> bool:
+    """Return whether the library notices a call that Python has learned to make by itself.
+
+    Try it with `item[index]`, which the first versions of 3.11 may not show to it.
+    """
+    traced: list[CodeType] = []
+
+    class Item:
+        def __getitem__(self, index: int) -> int:
+            return index
+
+    def read(item: Item) -> None:
+        for index in range(200):
+            item[index]
+
+    def called(frame: FrameType, event: str, arg: object) -> None:
+        traced.append(frame.f_code)
+
+    read(Item())
+    if not native.start(called):
+        return False
+    native.pass_over(read.__code__)
+    sys.settrace(called)
+    try:
+        read(Item())
+    finally:
+        sys.settrace(None)
+        native.stop()
+    return read.__code__ not in traced and Item.__getitem__.__code__ in traced
 
 
 class _Local:
@@ -194,7 +288,6 @@ def _start() -> None:
 def _stop_if_idle() -> None:
     global _tracer
     if _tracer is not None and not _watches and not _callers:
-        ask_again()
         _tracer.stop()
         _tracer = None
 
@@ -203,9 +296,8 @@ def add(watch: CodeWatch) -> None:
     """Begin to notify a watch about its code, in calls that begin from now on."""
     with _lock:
         _watches.setdefault(id(watch.code), []).append(watch)
-        _dull.pop(id(watch.code), None)
         if _tracer is not None:
-            _tracer.forget_repeated()
+            _tracer.passed_over.trace_again(watch.code)
         _start()
 
 
@@ -236,9 +328,8 @@ def remove_caller(asked: Callable[[CodeType, FrameType], bool]) -> None:
 
 def ask_again() -> None:
     """Ask again about calls of code for which the answer was False."""
-    _dull.clear()
     if _tracer is not None:
-        _tracer.forget_repeated()
+        _tracer.passed_over.trace_all_again()
 
 
 def join(frame: FrameType) -> Callable[[], None]:

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from clew.errors import ClewError
-from clew.request.request import is_disabled
+from clew.request.switches import is_disabled
 from clew.run.run import Run
 from clew.session import trace
 from clew.traces import Trace

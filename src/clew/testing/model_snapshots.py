@@ -17,8 +17,8 @@ from clew.errors import ClewError
 from clew.events.model import Source
 from clew.testing.snapshot_compare import Change, Mismatch, compare, with_noise
 from clew.testing.snapshot_files import path_of, read_snapshots, write_snapshots
-from clew.testing.snapshot_record import ROOT, Checked, Recording, checked, is_library, made_with
-from clew.testing.snapshot_text import Line, Section
+from clew.testing.snapshot_record import ROOT, Checked, SnapshotRun, checked, is_library, made_with
+from clew.testing.snapshot_text import Section, SnapshotLine
 from clew.traces import Trace
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Snapshots:
         self._checked.add(found)
         return found
 
-    def _new_section(self, name: str, run: Checked, recording: Recording) -> Section:
+    def _new_section(self, name: str, run: Checked, recording: SnapshotRun) -> Section:
         """Return the section to write, with noise measured; a model must repeat its numbers."""
         __tracebackhide__ = True
         moved = [run.perturbed(seed) for seed in range(_PERTURBED)]
@@ -134,7 +134,7 @@ class Snapshots:
         return "\n  ".join([*lines, "then read it, and commit it with the test"])
 
     def _difference(
-        self, known: Section, mismatch: Mismatch, run: Checked, recording: Recording
+        self, known: Section, mismatch: Mismatch, run: Checked, recording: SnapshotRun
     ) -> str:
         first = mismatch.first
         more = [] if first is None else _places(first, run, recording)
@@ -147,7 +147,7 @@ class Snapshots:
             f"if this is meant: {self._command}",
         ])  # fmt: skip
 
-    def _note_environment(self, known: Section, recording: Recording) -> None:
+    def _note_environment(self, known: Section, recording: SnapshotRun) -> None:
         here = _changed(known.made_with, made_with(recording))
         if here:
             self.notes.append(f"snapshots agree that were {here}")
@@ -158,7 +158,7 @@ def _shortest(path: Path, here: Path) -> str:
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
-def _tolerant(lines: tuple[Line, ...], tol: float | None) -> tuple[Line, ...]:
+def _tolerant(lines: tuple[SnapshotLine, ...], tol: float | None) -> tuple[SnapshotLine, ...]:
     return lines if tol is None else tuple(replace(line, tolerance=tol) for line in lines)
 
 
@@ -181,7 +181,7 @@ def _changed(then: tuple[str, ...], here: tuple[str, ...]) -> str:
     return f"made with {', '.join(old) or 'less'}; here is {', '.join(new) or 'less'}"
 
 
-def _places(first: Change, run: Checked, recording: Recording) -> list[str]:
+def _places(first: Change, run: Checked, recording: SnapshotRun) -> list[str]:
     """Return where the first call that differs was made, and the lines that it runs itself."""
     name, _, role = first.name.partition(":")
     if role == "grad":

@@ -17,6 +17,7 @@ from clew.analysis.ranks.agreement import RankDifference
 from clew.analysis.ranks.placements import SHARDED, Placement
 from clew.analysis.ranks.rank_facts import RankFacts
 from clew.analysis.ranks.rank_reader import RankReader
+from clew.analysis.ranks.rank_table import RankTable
 from clew.errors import ClewError
 from clew.events.fingerprint import Fingerprint, unpacked
 
@@ -109,7 +110,7 @@ def _out_of_order(
     for row in range(len(table.id)):
         module = table.modules[row]
         for slot in table.taken(row) if module in by_module else ():
-            used.setdefault(int(table.number[table.slot_value[slot]]), (module or "", row))
+            used.setdefault(int(table.values.number[table.slot_value[slot]]), (module or "", row))
     marks = _fingerprints(reader, rank, set(used))
     found = []
     for number, mark in marks.items():
@@ -136,7 +137,7 @@ def _is_shuffled(mark: Fingerprint, whole: Fingerprint, dim: int) -> bool:
         (np.abs(np.sort(mine) - np.sort(theirs)) <= _ROUNDING * size).all())  # fmt: skip
 
 
-def _shuffled(reader: RankReader, table: Any, row: int, name: str) -> RankDifference:
+def _shuffled(reader: RankReader, table: RankTable, row: int, name: str) -> RankDifference:
     file, line = table.place(row)
     short = file.replace("\\", "/").rpartition("/")[2]
     text = (f"{table.names[row]} in {table.modules[row]} at {short}:{line}, step "

@@ -1,8 +1,8 @@
 """Walk back from where a rank is wrong to the first thing that went wrong on it.
 
 Input: the table of the wrong rank, that of a rank which does as most do, and the votes. Output: a
-`Cause`: an op, an argument, random numbers, something that came in, a collective, something that
-the rank left out or ran besides.
+`RankCause`: an op, an argument, random numbers, something that came in, a collective, something
+that the rank left out or ran besides.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FURTHEST = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class RankCause:
     """What went wrong first: `row` of the wrong rank's table, or of the usual one's if `usual`.
 
     `name` is the parameter or buffer that it is about; if not `is_named`, something that this was
@@ -43,7 +43,7 @@ class Cause:
     facts: tuple[str, ...] = ()
 
 
-class Walk:
+class RankWalk:
     """One wrong rank beside a usual one."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Walk:
             wrong.key, np.maximum(wrong.arguments, np.uint64(1))
         )
 
-    def cause(self, violation: Violation) -> Cause:
+    def cause(self, violation: Violation) -> RankCause:
         """Return the cause of a violation."""
         row = violation.row
         if violation.rule == ARGUMENTS:
@@ -65,20 +65,20 @@ class Walk:
         if violation.rule == DTYPE:
             return self._dtype(violation)
         if violation.rule == RANDOM:
-            return Cause("random", self._drawing(row))
+            return RankCause("random", self._drawing(row))
         if violation.slot >= 0:
             return self._back(violation.slot)
         slots = [slot for slot in self.wrong.given(row) if self._differ[slot]]
-        return self._back(slots[0]) if slots else Cause("op", row)
+        return self._back(slots[0]) if slots else RankCause("op", row)
 
-    def _back(self, slot: int) -> Cause:
+    def _back(self, slot: int) -> RankCause:
         """Follow what is wrong in a slot back to where it was right."""
         name = None
         if self.wrong.is_input[slot] and self._is_reordered(int(self.wrong.slot_row[slot])):
-            return Cause("order", int(self.wrong.slot_row[slot]))
+            return RankCause("order", int(self.wrong.slot_row[slot]))
         for _ in range(_FURTHEST):
             value = int(self.wrong.slot_value[slot])
-            name = name or self.wrong.value_names[value]
+            name = name or self.wrong.values.names[value]
             row = self._made_by(slot)
             other = self._usual_maker(slot)
             if other >= 0 and (row < 0 or self.wrong.key[row] != self.usual.key[other]):
@@ -89,18 +89,18 @@ class Walk:
             unseen = row < 0 or is_unwritten(self.wrong.names[row] or "")
             sent = self._collective_before(slot) if unseen else -1
             if sent >= 0:
-                return Cause("collective", sent, name=name)
+                return RankCause("collective", sent, name=name)
             if row < 0:
-                own = self.wrong.value_names[value]
-                return Cause("input", int(self.wrong.slot_row[slot]), name=name,
+                own = self.wrong.values.names[value]
+                return RankCause("input", int(self.wrong.slot_row[slot]), name=name,
                              is_named=own is not None)  # fmt: skip
             if self.wrong.key[row].item() not in self.usual.row_of_key:
-                return Cause("extra", row, name=name)
+                return RankCause("extra", row, name=name)
             step = self._before(row, value, name)
-            if isinstance(step, Cause):
+            if isinstance(step, RankCause):
                 return step
             slot = step
-        return Cause("op", int(self.wrong.slot_row[slot]), name=name)
+        return RankCause("op", int(self.wrong.slot_row[slot]), name=name)
 
     def _is_reordered(self, row: int) -> bool:
         """Return whether an op took the tensors of the usual rank, in another order."""
@@ -114,10 +114,10 @@ class Walk:
     def _collective_before(self, slot: int) -> int:
         """Return the last collective that wrote the memory of a slot before, -1 for none."""
         table = self.wrong
-        storage = table.storage[table.slot_value[slot]]
+        storage = table.values.storage[table.slot_value[slot]]
         rows = np.flatnonzero(table.names.where(is_collective)[: int(table.slot_row[slot])])
         for row in rows[::-1].tolist():
-            if storage in table.storage[table.slot_value[list(table.given(row))]]:
+            if storage in table.values.storage[table.slot_value[list(table.given(row))]]:
                 return int(row)
         return -1
 
@@ -135,27 +135,27 @@ class Walk:
             return int(self.usual.slot_row[at])
         return self.usual.maker(int(self.usual.slot_value[at]))
 
-    def _left_out(self, other: int, row: int, name: str | None) -> Cause | None:
+    def _left_out(self, other: int, row: int, name: str | None) -> RankCause | None:
         """Return what the wrong rank did not run though it made the value on usual ranks."""
         extra = row >= 0 and self.wrong.key[row].item() not in self.usual.row_of_key
         if self.usual.key[other].item() in self.wrong.row_of_key:
-            return Cause("extra", row, name=name) if extra else None
+            return RankCause("extra", row, name=name) if extra else None
         step = int(self.usual.step[other])
         joined = self.usual.names.where(is_collective) & (self.usual.step == step)
         rows = [int(at) for at in np.flatnonzero(joined)
                 if self.usual.key[at].item() not in self.wrong.row_of_key]  # fmt: skip
         if rows:
-            return Cause("collective", rows[0], usual=True, name=name)
+            return RankCause("collective", rows[0], usual=True, name=name)
         if extra:
-            return Cause("extra", row, name=name)
-        return Cause("missing", other, usual=True, name=name)
+            return RankCause("extra", row, name=name)
+        return RankCause("missing", other, usual=True, name=name)
 
-    def _before(self, row: int, value: int, name: str | None) -> Cause | int:
+    def _before(self, row: int, value: int, name: str | None) -> RankCause | int:
         """Return the wrong thing that an op took, or the cause if it took only what is right."""
         wrong = self.wrong
         op = wrong.names[row] or ""
         if is_collective(op):
-            return Cause("collective", row, name=name)
+            return RankCause("collective", row, name=name)
         given = wrong.given(row)
         at = next((i for i, slot in enumerate(given) if wrong.slot_value[slot] == value), 0)
         taken = wrong.taken(row)
@@ -167,15 +167,15 @@ class Walk:
         chosen = min(differing or bad, key=lambda slot: self._age(slot))
         crossed = wrong.phases[row] == "backward" and not is_copy(op)
         if crossed and self._own_batches:
-            return Cause("gradient", row, name=name)
+            return RankCause("gradient", row, name=name)
         return int(chosen)
 
-    def _of_itself(self, row: int, name: str | None) -> Cause:
+    def _of_itself(self, row: int, name: str | None) -> RankCause:
         if self.wrong.is_random[row]:
-            return Cause("random", row, name=name)
+            return RankCause("random", row, name=name)
         if self._other_arguments[row]:
             return self._arguments(row, name)
-        return Cause("op", row, name=name)
+        return RankCause("op", row, name=name)
 
     def _is_right(self, slot: int) -> bool:
         """Return whether an input is as on most ranks, or need not be."""
@@ -185,7 +185,7 @@ class Walk:
         return stated(placements)[0] in (SHARDED, PARTIAL)
 
     def _age(self, slot: int) -> int:
-        return int(self.wrong.producer[self.wrong.slot_value[slot]])
+        return int(self.wrong.values.producer[self.wrong.slot_value[slot]])
 
     def _drawing(self, row: int) -> int:
         """Return the op that drew the numbers which an op took."""
@@ -199,15 +199,15 @@ class Walk:
                 return at
         return row
 
-    def _arguments(self, row: int, name: str | None = None) -> Cause:
+    def _arguments(self, row: int, name: str | None = None) -> RankCause:
         """Say which arguments of an op are others, and which settings of its optimizer."""
-        name = name or next((self.wrong.value_names[int(self.wrong.slot_value[slot])]
+        name = name or next((self.wrong.values.names[int(self.wrong.slot_value[slot])]
                              for slot in self.wrong.given(row)), None)  # fmt: skip
         other = self.usual.row_of_key.get(int(self.wrong.key[row]), -1)
         facts = list(_settings(self.wrong, self.usual)) if self._is_update(row) else []
         if other >= 0:
             facts += _constants(self._template(self.wrong, row), self._template(self.usual, other))
-        return Cause("arguments", row, name=name, facts=tuple(facts))
+        return RankCause("arguments", row, name=name, facts=tuple(facts))
 
     def _is_update(self, row: int) -> bool:
         return self.wrong.phases[row] == OPTIMIZER
@@ -217,13 +217,13 @@ class Walk:
         return {path: leaf for role, path, leaf in leaves_of(text)
                 if role == "in" and not is_tensor(leaf)}  # fmt: skip
 
-    def _dtype(self, violation: Violation) -> Cause:
+    def _dtype(self, violation: Violation) -> RankCause:
         slot = violation.slot
         at = self._slot_of.get(int(self.wrong.slot_key[slot]), -1)
         texts = [table.look(int(table.slot_value[one])).dtype
                  for table, one in ((self.wrong, slot), (self.usual, at)) if one >= 0]  # fmt: skip
         facts = (f"{texts[0]} instead of {texts[1]}",) if len(texts) == 2 else ()
-        return Cause("dtype", violation.row, facts=facts)
+        return RankCause("dtype", violation.row, facts=facts)
 
 
 def _constants(wrong: dict[str, Any], usual: dict[str, Any]) -> list[str]:
