@@ -60,7 +60,7 @@ PROMISED: dict[str, set[str]] = {
     "reading": set(),
     "files": {f"files.{what}{end}" for what in ("save", "tree", "html") for end in ("", ".linear")},
     "taps": {"tap.idle"},
-    "importing": {"import.import"},
+    "importing": {"import.import", "import.first"},
     "drawing": set(),
     "million": {"memory.recorded", "memory.read", "memory.linear", "time.linear"},
     "viewer": {"viewer.ready", "viewer.size", "viewer.scroll"},
