@@ -47,6 +47,10 @@ ALLOWED = {
         "_buffers": "names of buffers in a watch without torch",
         "_modules": "names of modules in a watch without torch",
     },
+    "record/tensor_names.py": {
+        "_parameters": "names of parameters in a watch without torch",
+        "_buffers": "names of buffers in a watch without torch",
+    },
     "record/thread_state.py": {"_call_impl": "tells a module where torch may not be there"},
     "session/late_model.py": {"_modules": "a part of a module, found without running a property"},
     "watching.py": {"torch._dynamo": "asked whether it is loaded, before torch is"},

@@ -27,6 +27,7 @@ from clew.program_errors import error_text, mark, raised_by_signal
 from clew.record.attributes import constant_settings, note_attributes
 from clew.record.gaps import Gaps
 from clew.record.module_registry import ModuleEntry, ModuleName
+from clew.record.native_names import NativeNames
 from clew.record.recorder import Recorder
 from clew.record.stacks import STACKS, StackNode, functions_given
 from clew.record.thread_state import FRAME, ID, INPUTS, NAME, NO_FRAME, NODE, Call, ThreadState
@@ -92,7 +93,8 @@ class NativeOps:
         if asked is not None:
             self._recording.ask_ops(asked.wants, asked.ran)
         recorder.threads.on_mute = self._recording.mute
-        recorder.modules.use_native(native, self._recording)
+        modules = recorder.modules
+        modules.use_native(NativeNames(native, self._recording, modules.models))
         self.native: NativeCalls | None = self._recording
 
     def begin(self, thread: ThreadState) -> None:

@@ -12,11 +12,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from clew.record.model_names import WRAPPED, ModelNames, is_wrapped, names_now, walk
-from clew.record.native_names import NamingRecording, NativeNames
 from clew.record.tensor_names import TensorNames, path_of
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from clew.record.native_names import NamingRecording, NativeNames
 
 
 class ModuleEntry:
@@ -142,9 +143,9 @@ class ModuleTable:
         given.waits = False
         self.models.append(given)
 
-    def use_native(self, engine: Any, recording: NamingRecording) -> None:
+    def use_native(self, names: NativeNames) -> None:
         """Have the native engine use the names of the model given that earlier recordings found."""
-        self._native = NativeNames(engine, recording, self.models)
+        self._native = names
 
     def any_compiled(self, is_compiled: Callable[[nn.Module], bool], compiled_call: str) -> bool:
         """Return whether a module of the models given is compiled, as `is_compiled` says.

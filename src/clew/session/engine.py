@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from clew.errors import ClewError
 from clew.events.model import Gap
-from clew.native.loading import loaded
 from clew.request.request import Request
 from clew.request.switches import engine_of_environment
+from clew.session import on_first_use
 
 # A library is there, and something is wrong with it.
 _BROKEN = ("other target", "unsafe", "damaged", "failed")
@@ -38,7 +38,7 @@ def chosen_engine(request: Request) -> Engine:
         raise ClewError(f"engine='native' cannot do {unable}: leave engine= out")
     if unable:
         return Engine(None)
-    found = loaded()
+    found = on_first_use.loaded()
     if found.module is None and chosen == "native":
         todo = f": {found.remedy}" if found.remedy else ""
         raise ClewError(f"engine='native' cannot be used: {found.reason}{todo}")

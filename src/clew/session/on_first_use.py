@@ -22,10 +22,13 @@ if TYPE_CHECKING:
     from clew.callbacks.isolation import undisturbed as undisturbed
     from clew.keep.keeper import Keeper as Keeper
     from clew.keep.keeper import numbers as numbers
+    from clew.keep.native_values import NativeTensors as NativeTensors
+    from clew.native.loading import loaded as loaded
     from clew.observe.gradients import GradSource as GradSource
     from clew.observe.guard_places import GuardPlaces as GuardPlaces
     from clew.observe.guard_places import all_finite as all_finite
     from clew.observe.native_asked import AskedOps as AskedOps
+    from clew.observe.native_ops import NativeOps as NativeOps
     from clew.observe.variables.captured import VariableSource as VariableSource
     from clew.observe.variables.frames.functions import missing as missing
     from clew.record.live_feed import LiveFeed as LiveFeed
@@ -60,9 +63,12 @@ _HOMES = {
     "clew.callbacks.gather": ("Gather",),
     "clew.callbacks.isolation": ("undisturbed",),
     "clew.keep.keeper": ("Keeper", "numbers"),
+    "clew.keep.native_values": ("NativeTensors",),
+    "clew.native.loading": ("loaded",),
     "clew.observe.gradients": ("GradSource",),
     "clew.observe.guard_places": ("GuardPlaces", "all_finite"),
     "clew.observe.native_asked": ("AskedOps",),
+    "clew.observe.native_ops": ("NativeOps",),
     "clew.observe.variables.captured": ("VariableSource",),
     "clew.observe.variables.frames.functions": ("missing",),
     "clew.record.live_feed": ("LiveFeed",),

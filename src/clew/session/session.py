@@ -18,9 +18,7 @@ from torch import nn
 from clew.events.model import Gap
 from clew.keep.budget import Budget
 from clew.keep.identity import TensorTable
-from clew.keep.native_values import NativeTensors
 from clew.observe.automatic_steps import AutomaticSteps
-from clew.observe.native_ops import NativeOps
 from clew.program_errors import add_note
 from clew.record.gaps import Gaps
 from clew.record.recorder import Recorder
@@ -108,7 +106,7 @@ class Session:
             piece = ring_piece(limits.last)
         table: Callable[[ModuleTable], Any] = TensorTable
         if self._engine.module is not None:
-            table = NativeTensors
+            table = on_first_use.NativeTensors
         return Recorder(
             self.store.taker, time.perf_counter_ns, table, budget, gaps,
             most_events=math.inf if limits.events is None else limits.events,
@@ -124,7 +122,9 @@ class Session:
         named, asked = self._assembly.named, None
         if sees_ops and (named.interest.keeps_ops or named.interest.takes_ops):
             asked = on_first_use.AskedOps(self.recorder, named)
-        return NativeOps(native, self.recorder, sees_ops, self._request.values, asked, self)
+        return on_first_use.NativeOps(
+            native, self.recorder, sees_ops, self._request.values, asked, self
+        )
 
     @property
     def gaps(self) -> Gaps:
