@@ -7,13 +7,14 @@ they are for each op, or where torch need not be there. Seen on 2.6 to 2.13.
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import os
 import sys
 import weakref
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -66,14 +67,41 @@ def _code(owner: Any, *path: str) -> list[CodeType]:
     return [code] if code else []
 
 
-_CALL_IMPL = nn_module.Module._call_impl.__code__
+def _module_code(name: str) -> CodeType:
+    """Return the code of a method of `nn.Module`, also if a library has put another in its place.
+
+    Such a library still calls torch's own function, which is alive for that.
+    """
+
+    def is_own(function: Any) -> bool:
+        code = getattr(function, "__code__", None)
+        return isinstance(code, CodeType) and code.co_filename == nn_module.__file__
+
+    found: Any = getattr(nn_module.Module, name)
+    if not is_own(found):
+        place = f"{nn_module.Module.__qualname__}.{name}"
+        functions = (one for one in gc.get_objects() if type(one) is FunctionType)
+        own = (one for one in functions if one.__qualname__ == place and is_own(one))
+        found = next(own, found)
+    code: CodeType = found.__code__
+    return code
+
+
+_CALL_IMPL = _module_code("_call_impl")
 
 # The frame that runs global hooks and then forward: `inner` inside `_call_impl`; a torch that
 # runs them in `_call_impl` itself gets that.
 CALL_FRAME: CodeType = nested_code(_CALL_IMPL, "inner") or _CALL_IMPL
 
 # The outermost frame of a module call, whose locals are `args` and `kwargs` as given.
-WRAPPED_CALL: CodeType = nn_module.Module._wrapped_call_impl.__code__
+WRAPPED_CALL: CodeType = _module_code("_wrapped_call_impl")
+
+
+def call_function() -> FunctionType | None:
+    """Return the function that every module call passes; None if it is not torch's own."""
+    found: Any = nn_module.Module._call_impl
+    return found if type(found) is FunctionType and found.__code__ is _CALL_IMPL else None
+
 
 # Where a module keeps its parameters, buffers and children. Seen on 2.13.
 HELD_TENSORS = ("_parameters", "_buffers")

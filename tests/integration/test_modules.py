@@ -906,3 +906,61 @@ def test_a_parameter_that_is_used_before_any_module_has_its_name() -> None:
     with clew.trace({"net": model}) as t:
         model.weight * 2
     assert [value.name for value in t.ops[0].inputs.values()][:1] == ["net.weight"]
+
+
+PATCHED_FIRST = """
+import torch
+from torch import nn
+
+original = nn.Module._call_impl
+
+def patched(self, *args, **kwargs):
+    return original(self, *args, **kwargs)
+
+nn.Module._call_impl = patched
+import clew
+
+model = nn.Sequential(nn.Sequential(nn.Linear(2, 2)), nn.ReLU())
+with clew.trace(model) as t:
+    model(torch.ones(1, 2))
+    nn.Module._call_impl = original
+    model(torch.ones(1, 2))
+assert [str(call.module) for call in t.modules] == ["", "0", "0.0", "1"] * 2, t
+assert all(call.outputs and not call.reconstructed for call in t.modules), t
+"""
+
+
+def test_a_library_that_replaced_how_torch_calls_modules_before_clew_was_loaded() -> None:
+    """It puts the function back inside the block, as a profiler does that ends there."""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", PATCHED_FIRST], check=True)
+
+
+def test_calls_that_a_library_makes_past_the_usual_function(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python runs the function itself here, without its pointer; or it does not run at all."""
+    original = nn.Module._call_impl
+
+    def patched(self: nn.Module, x: Tensor) -> Any:
+        return original(self, x)
+
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(2, 2)
+            self._call_impl = self.forward
+
+        def forward(self, x: Tensor) -> Tensor:
+            result: Tensor = self.fc(x)
+            return result
+
+    model = nn.Sequential(Own(), nn.ReLU())
+    with clew.trace(model) as t:
+        model(ONE)
+        with monkeypatch.context() as patch:
+            patch.setattr(nn.Module, "_call_impl", patched)
+            model(ONE)
+        model(ONE)
+    assert [str(call.module) for call in t.modules] == ["", "0", "0.fc", "1"] * 3
+    assert [str(op.module) for op in t.ops] == ["0.fc", "0.fc", "1"] * 3
+    assert faults(t) == []

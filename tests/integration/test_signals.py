@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 import clew
+from clew.deferred_signals import uninterrupted
 from clew.session.session import Session
 from tests.outcomes import differing, faults, installed
 
@@ -155,6 +156,75 @@ def test_a_signal_comes_out_of_every_place(
         assert t is None or faults(t) == [], interruption.where
         if interruption.where or not came:
             assert differing(before, installed()) == [], interruption.where
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_signal_that_comes_while_events_are_handed_over(folder: bool, tmp_path: Path) -> None:
+    """Whatever was recorded before and after it can be read."""
+    model, at, came = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), 0, True
+    while came:
+        at += 23
+        came = False
+        interruption = Interruption(at)
+        usual = signal.signal(signal.SIGUSR1, interruption.handle)
+        try:
+            with clew.trace(model, out=tmp_path / f"{at}.clew" if folder else None) as t:
+                model(torch.ones(2, 4))
+                sys.setprofile(interruption)
+                try:
+                    t.step()
+                    assert len(t["0"]) == 1
+                except OutOfTime:
+                    came = True
+                finally:
+                    sys.setprofile(None)
+                model(torch.ones(2, 4))
+        finally:
+            signal.signal(signal.SIGUSR1, usual)
+        assert came == bool(interruption.raised), interruption.where
+        found = [str(event.outputs[""]) for event in t["1"]]
+        assert found == ["f32[2,4]", "f32[2,4]"], interruption.where
+        assert faults(t) == [], interruption.where
+    assert at > 23 * POINTS
+
+
+def test_handlers_run_once_after_what_must_not_be_interrupted() -> None:
+    came: list[int] = []
+
+    def handle(number: int, frame: Any) -> None:
+        came.append(number)
+        raise OutOfTime("the time is over")
+
+    def action() -> None:
+        signal.raise_signal(signal.SIGUSR1)
+        signal.raise_signal(signal.SIGUSR2)
+        assert came == []
+        came.append(0)
+
+    usual = [signal.signal(number, handle) for number in (signal.SIGUSR1, signal.SIGUSR2)]
+    try:
+        with pytest.raises(OutOfTime):
+            uninterrupted(action)
+        assert came == [0, signal.SIGUSR1, signal.SIGUSR2]
+        assert signal.getsignal(signal.SIGUSR1) == signal.getsignal(signal.SIGUSR2) == handle
+    finally:
+        for number, before in zip((signal.SIGUSR1, signal.SIGUSR2), usual, strict=True):
+            signal.signal(number, before)
+
+
+def test_a_second_ctrl_c_does_not_wait() -> None:
+    done: list[int] = []
+
+    def action() -> None:
+        signal.raise_signal(signal.SIGINT)
+        done.append(1)
+        signal.raise_signal(signal.SIGINT)
+        done.append(2)
+
+    with pytest.raises(KeyboardInterrupt):
+        uninterrupted(action)
+    assert done == [1]
+    assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
 
 
 def test_a_handler_that_leaves_its_place_to_another(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,6 +121,28 @@ def test_a_call_that_only_hooks_can_record() -> None:
     assert not faults(t)
 
 
+def test_a_call_that_python_makes_without_the_pointer() -> None:
+    """Python 3.11 runs a function that is called with plain arguments by itself."""
+
+    class Past(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Sequential(nn.Linear(4, 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner._call_impl(x) + 1
+
+    model = Past()
+    with native_trace(model) as t:
+        model(X)
+        model(X)
+    assert paths(t) == ["", "inner", "inner.0"] * 2
+    assert [call.parent for call in t.modules[:3]] == [None, *t.modules[:2]]
+    assert all(call.outputs for call in t.modules)
+    assert global_hooks() == 0
+    assert not faults(t)
+
+
 @pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning")
 def test_jit_trace_inside() -> None:
     model = Within()

@@ -31,6 +31,7 @@ from clew.torch_compat import (
     WRAPPED_CALL,
     StopRecomputation,
     add_module_hooks,
+    call_function,
     function_mode_count,
     is_jit_tracing,
     jit_state,
@@ -127,11 +128,11 @@ class ModuleSource:
 
     def start(self) -> None:
         """Record every module call of the process."""
-        native = self._native
+        native, function = self._native, call_function()
         # Of a module call that is running only Python code finds that it began.
         if native is None or not self._has_native_hooks or native.is_inside_call():
             self._numbers = add_module_hooks(*self._hooks())
-        elif not native.follow(nn.Module._call_impl, self._use_hooks):
+        elif function is None or not native.follow(function, self._use_hooks):
             self._use_hooks()
 
     def _use_hooks(self) -> None:

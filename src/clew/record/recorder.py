@@ -12,6 +12,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from clew.deferred_signals import uninterrupted
 from clew.events.vocabulary import Label
 from clew.keep.budget import Budget
 from clew.keep.changes import ValueState
@@ -227,7 +228,13 @@ class Recorder:
         self.naming = threading.RLock()
 
     def drain(self) -> None:
-        """Hand all records over; with the last ones there may be, record nothing more."""
+        """Hand all records over; with the last ones there may be, record nothing more.
+
+        What is handed over refers to what was before, so nothing may interrupt it half way.
+        """
+        uninterrupted(self._drain)
+
+    def _drain(self) -> None:
         with self.naming:
             if self.halted and self._limit.is_over:
                 return
@@ -269,7 +276,7 @@ class Recorder:
     def close(self) -> None:
         """Hand over the rest and drop all references, so that no garbage collection is needed."""
         self.threads.end_all()
-        self._taker.take(self._take())
+        uninterrupted(lambda: self._taker.take(self._take()))
         self.threads.release()
         self.values.tensors.release()
         STACKS.let_go_of_made()

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from clew.deferred_signals import uninterrupted
 from clew.events.model import Gap
 from clew.program_errors import pass_on
 from clew.record.recorder import WRITER
@@ -66,6 +67,9 @@ class Deferred:
 
     def settle(self) -> None:
         """Write everything so far, and what changed in its surroundings since."""
+        uninterrupted(self._settle)
+
+    def _settle(self) -> None:
         with self._lock:
             records, self._waiting = self._waiting, None
             self._write(Records([], []) if records is None else records)

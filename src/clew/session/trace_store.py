@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clew.deferred_signals import uninterrupted
 from clew.errors import ClewError, warn
 from clew.events.model import Gap
 from clew.keep.budget import Budget
@@ -21,6 +22,7 @@ from clew.session.batching import Deferred, Direct, Unkept, WriterThread
 from clew.session.environment import Environment
 
 if TYPE_CHECKING:
+    from clew.events.columns import Columns
     from clew.record.encoder import Surroundings
     from clew.run.run import Run
     from clew.session.memory_trace import MemoryTrace
@@ -120,16 +122,18 @@ class TraceStore:
     def run(self) -> Run:
         """Return everything that was handed over, to be read."""
         if self._run is None or self._gaps_read != len(self._gaps):
-            if self.disk is not None:
-                columns = self.disk.read()
-            else:
-                self._deferred.settle()
-                assert self._memory is not None
-                columns = self._memory.read(self._environment.rank)
+            columns = uninterrupted(self._read)
             # What went wrong since, the writing itself too, is not in the files.
             run = on_first_use.run_with_gaps(columns, self._gaps, self._request, self._identity)
             self._run, self._gaps_read = run, len(self._gaps)
         return self._run
+
+    def _read(self) -> Columns:
+        if self.disk is not None:
+            return self.disk.read()
+        self._deferred.settle()
+        assert self._memory is not None
+        return self._memory.read(self._environment.rank)
 
     def _open_writer(
         self,

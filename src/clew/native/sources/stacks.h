@@ -56,16 +56,17 @@ class Stack {
   void* boundary = nullptr;  // the frame that encloses the recorded block, or null
 
  private:
+  static constexpr int64_t NO_CALL = -1, CALL_OF_PYTHON = -2;
   struct Step {
     void* frame;
     const PyCodeObject* code;
     int32_t instruction;
-    bool is_hidden;
+    bool begins_call;  // a frame by which torch calls a module, in a call that is recorded
     Node node;
   };
   std::vector<Frame> frames_;
   std::vector<Step> steps_;  // the frames seen last, outermost first
-  int64_t inside_ = -1;      // the call that they lie in, if it is recorded here
+  int64_t inside_ = NO_CALL;  // the call that they lie in, if it is recorded here
 };
 
 template <typename Ask>
@@ -94,7 +95,7 @@ Node Stack::find(const CallFrames& torch, const std::vector<OpenCall>& calls, in
   });
   size_t count = frames_.size(), at = 0;
   Node node = base == nullptr ? root : base->node;
-  int64_t inside = base == nullptr ? -1 : base->event;
+  int64_t inside = base != nullptr ? base->event : call < 0 ? NO_CALL : CALL_OF_PYTHON;
   if (inside != inside_) {
     inside_ = inside;
     steps_.clear();
@@ -115,9 +116,9 @@ Node Stack::find(const CallFrames& torch, const std::vector<OpenCall>& calls, in
   for (; at < count; ++at) {
     const Frame& frame = frames_[count - 1 - at];
     bool is_hidden = torch.hidden.contains(frame.code);
+    // The outermost frame under a recorded call is the forward of its module, not a direct call.
+    bool is_own = at > 0 ? steps_[at - 1].begins_call : base != nullptr;
     if (!is_hidden) {
-      // The outermost frame under a module call is the forward of that module, not a direct call.
-      bool is_own = at > 0 ? steps_[at - 1].is_hidden : base != nullptr;
       Line line{frame.code, node.number * 2 + is_own, frame.instruction};
       if (const Node* found = nodes.find(line)) {
         node = *found;
@@ -127,7 +128,9 @@ Node Stack::find(const CallFrames& torch, const std::vector<OpenCall>& calls, in
         if (nodes.find(line) == nullptr) nodes.add(line, node);
       }
     }
-    steps_.push_back({frame.frame, frame.code, frame.instruction, is_hidden, node});
+    // Of calls that Python code records, the frames of all lie here.
+    bool begins_call = is_hidden && (is_own || inside == CALL_OF_PYTHON);
+    steps_.push_back({frame.frame, frame.code, frame.instruction, begins_call, node});
   }
   return node;
 }
