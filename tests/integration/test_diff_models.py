@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import clew
 from clew.replay.calling import Call
 from clew.replay.casting import cast_copy, precision_of
+from clew.replay.derived_weights import derived
 from clew.replay.grafting import arranged, graft
 from clew.replay.model_state import is_same
 from clew.replay.random_state import random_state
@@ -191,6 +192,68 @@ def test_a_table_in_bfloat16_of_what_the_reference_computes(speed: float, equal:
         assert found.first.b is not None
         assert found.first.b.source is not None
         assert "# places" in found.first.b.source.text
+
+
+class Normed(nn.Module):
+    """Batch norms between packed or separate layers, as they are or folded into a factor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.norm = nn.BatchNorm1d(2 * WIDTH)
+        self.last = nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        both = torch.cat((self.one(x), self.other(x)), -1)
+        result: Tensor = self.last(torch.tanh(self.norm(both)))
+        return result
+
+
+class Folded(nn.Module):
+    """The same with parameters of its own; `off` is added to its factor."""
+
+    def __init__(self, model: Normed, off: float = 0.0) -> None:
+        super().__init__()
+        norm, parts = model.norm, (model.one, model.other)
+        self.weight = nn.Parameter(torch.cat([part.weight for part in parts]))
+        self.bias = nn.Parameter(torch.cat([part.bias for part in parts]))
+        factor = norm.weight / (norm.running_var + norm.eps).sqrt()  # type: ignore[operator]
+        self.factor, self.mean = nn.Parameter(factor + off), nn.Parameter(norm.running_mean.clone())  # type: ignore[union-attr]
+        self.shift, self.last = nn.Parameter(norm.bias.detach().clone()), model.last
+
+    def forward(self, x: Tensor) -> Tensor:
+        both = F.linear(x, self.weight, self.bias)
+        both = (both - self.mean) * self.factor + self.shift  # folded
+        result: Tensor = self.last(torch.tanh(both))
+        return result
+
+
+@pytest.mark.parametrize(("off", "equal"), [(0.0, True), (0.5, False)])
+def test_a_parameter_in_bfloat16_that_was_computed_from_others(off: float, equal: bool) -> None:
+    torch.manual_seed(0)
+    ref = Normed().eval()
+    for one in (ref.norm.weight, ref.norm.running_var):
+        nn.init.uniform_(one, 0.5, 2.0)  # type: ignore[arg-type]
+    new = copy.deepcopy(Folded(ref, off)).to(torch.bfloat16)
+    x = torch.randn(8, WIDTH)
+    with torch.no_grad():
+        found = clew.diff_models(ref, (x,), new, (x.to(torch.bfloat16),))
+    assert found.equal == equal, str(found)
+    if found.first is not None:
+        assert found.first.b is not None
+        assert found.first.b.source is not None
+        assert "# folded" in found.first.b.source.text
+
+
+def test_a_parameter_is_derived_if_it_is_not_put_together_of_others() -> None:
+    torch.manual_seed(0)
+    q, k, bias = torch.randn(4, 6), torch.randn(4, 6), torch.randn(4)
+    packed = torch.cat((q, k))[torch.randperm(8)]
+    theirs = [q, k, bias, torch.randn(4)]
+    made_of_them = [packed, packed.T, q.reshape(4, 3, 2), bias[1:3], torch.cat((bias, theirs[3]))]
+    own = [q * 1.01, bias + 0.5, torch.cat((bias, bias[:2]))]
+    assert derived(made_of_them, theirs) == []
+    assert list(map(id, derived([*made_of_them, *own], theirs))) == list(map(id, own))
 
 
 def test_code_that_casts_by_itself_is_as_noisy_as_its_dtype() -> None:

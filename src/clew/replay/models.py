@@ -77,13 +77,14 @@ def _in_wide(a: Call, b: Call, precision: Precision) -> Diff | None:
 def _best_in_wide(a: Call, b: Call, precision: Precision) -> tuple[Diff, Run] | None:
     """Compare copies in the ways that what is no parameter can be rounded, until they agree.
 
-    What one model keeps as a table the other may compute. So either both round their tables, or
-    none does, or those that only `b` has are as noisy as rounding makes them.
+    What one model keeps as a table the other may compute, and a parameter may be computed from
+    several of the other model. So either both round their tables, or none does, or what only `b`
+    has is as noisy as rounding makes it.
     """
     best: tuple[Diff, Run] | None = None
     for tables, is_noisy in ((True, False), (False, False), (True, True)):
-        if best is not None and not any(_has_tables(call) for call in (a, b)):
-            break
+        if not tables and not any(_has_tables(call) for call in (a, b)):
+            continue
         wide_a, wide_b = (_wide(call, precision, tables) for call in (a, b))
         if wide_a is None or wide_b is None:
             return None

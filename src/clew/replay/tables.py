@@ -2,7 +2,7 @@
 
 Input: copies of two models that compute in a wide dtype. Output: the noise that rounding such
 tables of the second causes in its values. A reference that computes the same numbers does not round
-them.
+them. A parameter that was computed from several of the reference is such a table, too.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from clew.analysis.diff.noise import Noise, noise_of_runs
 from clew.errors import ClewError
 from clew.replay.calling import Call
 from clew.replay.casting import Precision, floats_of
+from clew.replay.derived_weights import derived
 
 _RUNS = 2
 # Sums of tensors with the same elements differ by no more.
@@ -60,14 +61,17 @@ def merged(noise: Noise | None, more: Noise) -> Noise:
 
 
 def _tables(model: nn.Module, reference: nn.Module) -> list[Tensor]:
-    """Return the tensors of a model that are no parameters, and that the reference lacks."""
+    """Return the tensors of a model that the reference lacks; of its parameters those that are not
+    only put together of parameters of the reference.
+    """
     weights = {id(one) for one in model.parameters()}
-    known = [_facts(one) for one in floats_of(reference)]
-    return [
-        one
-        for one in floats_of(model)
-        if id(one) not in weights and not any(_is_same(_facts(one), other) for other in known)
+    theirs = floats_of(reference)
+    known = [_facts(one) for one in theirs]
+    lacking = [
+        one for one in floats_of(model) if not any(_is_same(_facts(one), other) for other in known)
     ]
+    tables = [one for one in lacking if id(one) not in weights]
+    return tables + derived([one for one in lacking if id(one) in weights], theirs)
 
 
 def _facts(tensor: Tensor) -> tuple[int, float, float]:

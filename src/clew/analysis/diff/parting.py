@@ -17,6 +17,7 @@ from clew.analysis.diff.distance import distances, order_between
 from clew.analysis.diff.feeding import Feeders
 from clew.analysis.diff.flow_graph import FlowGraph
 from clew.analysis.diff.lines_elsewhere import LinesElsewhere
+from clew.analysis.diff.lookups import other_lookup
 from clew.analysis.diff.orders import Order
 from clew.analysis.diff.reordering import reordered
 from clew.analysis.diff.replaced_ops import after_factors, maker_of_parts, replaced_ops
@@ -104,6 +105,10 @@ def _in_other_code(
     lacking = taker_of_absent(found, parts[0])
     if lacking >= 0:
         return PartingPlace(place.kind, lacking, op_b, _wrong(b, op_b)[0], of_a=False)
+    looked_up = other_lookup(found, op_b)
+    if looked_up is not None:
+        value = b.graph.gives[looked_up[1]][0]
+        return PartingPlace(WRONG, *looked_up, value, of_a=False)
     moved = reordered(found, *parts)
     if moved is not None:
         value = b.graph.gives[moved[1]][0]
