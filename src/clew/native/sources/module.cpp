@@ -601,10 +601,11 @@ Taken take_rows(clew::Recording& recording, const std::vector<int64_t>& held) {
 PyObject* noted_list(std::vector<clew::NotedSettings> noted) {
   Ref list(PyList_New(0)), nothing(PyTuple_New(0));
   for (clew::NotedSettings& one : noted) {
-    Ref settings(one.settings);
-    Ref row(Py_BuildValue("(iLOOOO)", one.number, static_cast<long long>(one.event),
-                          PyTuple_GET_ITEM(one.settings, 0), PyTuple_GET_ITEM(one.settings, 1), nothing.get(),
-                          Py_None));
+    Ref settings(one.settings), number(PyLong_FromLong(one.number)), event(PyLong_FromLongLong(one.event));
+    // One for each module of the model: faster than by a format.
+    Ref row(number && event ? PyTuple_Pack(6, number.get(), event.get(), PyTuple_GET_ITEM(one.settings, 0),
+                                           PyTuple_GET_ITEM(one.settings, 1), nothing.get(), Py_None)
+                            : nullptr);
     if (row) PyList_Append(list.get(), row.get());
   }
   return Py_NewRef(list.get());
