@@ -533,8 +533,8 @@ struct Taken {
   int32_t first_arguments = 0, oldest_arguments = 0, first_error = 0;
 };
 
-// Take the rows out of a recording, with its lock.
-Taken take_rows(clew::Recording& recording, const std::vector<int64_t>& held) {
+// Take the rows out of a recording, with its lock; after the last ones nothing is known of tensors.
+Taken take_rows(clew::Recording& recording, const std::vector<int64_t>& held, bool are_last) {
   Taken taken;
   std::lock_guard<std::mutex> guard(recording.lock);
   clew::Values& values = recording.values;
@@ -546,7 +546,7 @@ Taken take_rows(clew::Recording& recording, const std::vector<int64_t>& held) {
   }
   values.first_name += static_cast<int32_t>(values.unnamed.size());
   values.unnamed.clear();
-  values.sweep();
+  are_last ? values.finish() : values.sweep();
   std::vector<int64_t> open = held;
   for (const auto& thread : recording.threads) {
     open.insert(open.end(), thread->refs.begin(), thread->refs.end());
@@ -591,6 +591,7 @@ Taken take_rows(clew::Recording& recording, const std::vector<int64_t>& held) {
   taken.arguments = words_since(recording.arguments, recording.taken_arguments);
   recording.taken_arguments = recording.arguments.next();
   recording.arguments.limit(clew::MOST_ARGUMENTS);
+  if (are_last) return taken;
   recording.events.reserve(std::min<size_t>(taken.events.size(), recording.most_rows));
   recording.refs.reserve(std::min<size_t>(taken.refs.size(), recording.most_rows * 4));
   values.rows.reserve(std::min<size_t>(taken.values.size(), recording.most_rows * 2));
@@ -611,11 +612,13 @@ PyObject* noted_list(std::vector<clew::NotedSettings> noted) {
   return Py_NewRef(list.get());
 }
 
-// take(held) -> all rows since the last call: what limits left out, faults, tensors that have no name
-// yet, generators, then the fields of `clew.stream.records.NativeRows`. `held` are values that calls
-// still open have taken.
-PyObject* take(PyObject* self, PyObject* held) {
+// take(held, are_last) -> all rows since the last call: what limits left out, faults, tensors that have
+// no name yet, generators, then the fields of `clew.stream.records.NativeRows`. `held` are values that
+// calls still open have taken. With the last rows, what is known of tensors is dropped.
+PyObject* take(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
+    if (count != 2) throw std::runtime_error("take(held, are_last)");
+    PyObject* held = args[0];
     clew::Recording& recording = of(self);
     std::vector<int64_t> numbers;
     Ref items(PySequence_Fast(held, "held must be a sequence of integers"));
@@ -623,7 +626,7 @@ PyObject* take(PyObject* self, PyObject* held) {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items.get()); ++i) {
       numbers.push_back(PyLong_AsLongLong(PySequence_Fast_GET_ITEM(items.get(), i)));
     }
-    Taken taken = take_rows(recording, numbers);
+    Taken taken = take_rows(recording, numbers, args[1] == Py_True);
     recording.let_go();
     Ref tensors(PyList_New(0));
     for (const at::Tensor& tensor : taken.unnamed) {
@@ -753,7 +756,7 @@ PyMethodDef recording_methods[] = {
     {"forget", forget, METH_O, nullptr},
     {"mute", mute, METH_VARARGS, nullptr},
     {"halt", halt, METH_NOARGS, nullptr},
-    {"take", take, METH_O, nullptr},
+    {"take", clew::fast(take), METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 
 PyMethodDef methods[] = {
