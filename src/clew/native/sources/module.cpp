@@ -42,33 +42,6 @@ PyObject* attribute(PyObject* host, PyObject* name) {
   return found;
 }
 
-clew::Host functions_of(PyObject* host) {
-#define CLEW_FUNCTION(name)                                          \
-  static PyObject* const name##_name = PyUnicode_InternFromString(#name); \
-  functions.name = attribute(host, name##_name)
-  clew::Host functions;
-  CLEW_FUNCTION(node);
-  CLEW_FUNCTION(thread);
-  CLEW_FUNCTION(place);
-  CLEW_FUNCTION(meta);
-  CLEW_FUNCTION(full);
-  CLEW_FUNCTION(raised);
-  CLEW_FUNCTION(interrupt);
-  CLEW_FUNCTION(keep);
-  CLEW_FUNCTION(unfollowed);
-  CLEW_FUNCTION(outermost);
-  CLEW_FUNCTION(idle);
-  CLEW_FUNCTION(names);
-  CLEW_FUNCTION(fault);
-  CLEW_FUNCTION(failed_call);
-  CLEW_FUNCTION(module);
-  CLEW_FUNCTION(attributes);
-  CLEW_FUNCTION(describe);
-  CLEW_FUNCTION(constant);
-#undef CLEW_FUNCTION
-  return functions;
-}
-
 // Recording(host, hidden, call_frame, wrapped_call, reads_versions, most_rows)
 int init(PyObject* self, PyObject* args, PyObject*) {
   PyObject *host, *hidden, *call_frame, *wrapped;
@@ -82,7 +55,7 @@ int init(PyObject* self, PyObject* args, PyObject*) {
     static PyObject* const turn = PyUnicode_InternFromString("turn");
     static PyObject* const waiting = PyUnicode_InternFromString("waiting");
     static PyObject* const failed = PyUnicode_InternFromString("failed");
-    auto made = std::make_unique<clew::Recording>(functions_of(host), reads_versions != 0);
+    auto made = std::make_unique<clew::Recording>(host, reads_versions != 0);
     made->most_rows = static_cast<size_t>(most_rows);
     made->torch.call = reinterpret_cast<PyCodeObject*>(call_frame);
     made->torch.wrapped = reinterpret_cast<PyCodeObject*>(wrapped);
