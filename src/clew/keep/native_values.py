@@ -105,9 +105,12 @@ class NativeTensors:
         """Return nothing: the rows of the engine say which memory was freed."""
         return [], {}
 
-    def take(self, held: list[int]) -> NativeRows:
-        """Take the rows out of the engine; open calls have taken the values `held`."""
-        reached, faults, unnamed, generators, *rows_of_engine = self.recording.take(held)
+    def take(self, held: list[int], are_last: bool) -> NativeRows:
+        """Take the rows out of the engine; open calls have taken the values `held`.
+
+        With the last ones the engine drops what it knows of tensors.
+        """
+        reached, faults, unnamed, generators, *rows_of_engine = self.recording.take(held, are_last)
         if reached:
             self.on_limit(reached)
         if faults:

@@ -125,13 +125,13 @@ class ValueRecords:
             self.keeper.forget()
         return kept, size
 
-    def take_native(self, held: list[int]) -> NativeRows | None:
+    def take_native(self, held: list[int], are_last: bool) -> NativeRows | None:
         """Take what the native engine recorded, None if it does not record.
 
-        Open calls have taken the values `held`.
+        Open calls have taken the values `held`. After the last rows it knows of no tensor.
         """
         take = getattr(self.tensors, "take", None)
-        return None if take is None else take(held)
+        return None if take is None else take(held, are_last)
 
     def take_into(self, records: Records) -> None:
         """Move the records of values, and what was seen of their memory, into `records`."""

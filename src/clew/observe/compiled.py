@@ -108,10 +108,11 @@ class CompiledSource:
 
     def stop(self) -> None:
         """Undo what `start` did, and report what could not be seen."""
-        with contextlib.ExitStack() as stack:
-            for undo in self._undo:
-                stack.callback(undo)
-        self._undo = []
+        if self._undo:
+            with contextlib.ExitStack() as stack:
+                for undo in self._undo:
+                    stack.callback(undo)
+            self._undo = []
         self._recorder.modules.on_wrapper = _ignore
         graphs = compiled_graph_count()
         if graphs and self._how == "opaque":

@@ -174,6 +174,11 @@ class NativeThreadState(ThreadState):
     def stack(self, calls: list[Call]) -> None:
         self._calls = calls
 
+    @property
+    def bottom(self) -> Call:
+        """Return the entry below all open calls, which the engine need not be asked for."""
+        return self._calls[0]
+
     def release(self) -> None:
         """Drop what is known of open calls."""
         self._calls = self._calls[:1]
@@ -287,7 +292,7 @@ class Host:
         recorder = self._recorder()
         assert recorder is not None
         thread = recorder.thread()
-        bottom = thread.stack[0]
+        bottom = thread.bottom
         boundary = 0 if bottom[FRAME] == NO_FRAME else bottom[FRAME]
         return thread.index, _packed(bottom[NODE]), boundary, _packed(thread.engine_root)
 

@@ -282,9 +282,8 @@ class ModuleTable:
         used = self._used()
         if used is None:
             return [None if tensor is None else self.tensor_name(tensor) for tensor in tensors]
-        find = used.by_id.get
-        known = [(find(id(tensor)), tensor) for tensor in tensors]
-        return [None if name is None else path_of(name, tensor) for name, tensor in known]
+        paths: list[str | None] = used.checked.paths(tensors, used.by_id)
+        return paths
 
     def _discover(self, module: nn.Module, caller: ModuleName | None, place: int) -> ModuleName:
         """Name a module that was not there when the recording began."""

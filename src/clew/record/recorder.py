@@ -252,14 +252,15 @@ class Recorder:
         if ends:
             self._limit.on_reached()
 
-    def _take(self) -> Records:
+    def _take(self, are_last: bool = False) -> Records:
         # Values last: an event is appended only after its values, and what is kept of a value only
         # after the value, so none of them can be missing.
         kept, size = self.values.take_kept()
         events, attributes = self.buffer.take()
         given = self.threads.given()
         held = [t.number for t in tokens_in(given) if type(t) is NumberedToken] if given else []
-        events, native = self._limit.first_ended(events, self.values.take_native(held))
+        native = self.values.take_native(held, are_last)
+        events, native = self._limit.first_ended(events, native)
         events = self._limit.within(events)
         records = Records(events, [], kept, attributes=attributes, native=native)
         self.values.take_into(records)
@@ -276,7 +277,7 @@ class Recorder:
     def close(self) -> None:
         """Hand over the rest and drop all references, so that no garbage collection is needed."""
         self.threads.end_all()
-        uninterrupted(lambda: self._taker.take(self._take()))
+        uninterrupted(lambda: self._taker.take(self._take(are_last=True)))
         self.threads.release()
         self.values.tensors.release()
         STACKS.let_go_of_made()

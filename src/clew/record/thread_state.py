@@ -189,6 +189,11 @@ class ThreadState:
             on_mute(self.index, mute)
 
     @property
+    def bottom(self) -> Call:
+        """Return the entry below all open calls, for code outside any module."""
+        return self.stack[0]
+
+    @property
     def outermost(self) -> nn.Module | None:
         """Return the module whose call contains all other open calls."""
         name = self.stack[1][NAME] if len(self.stack) > 1 else None

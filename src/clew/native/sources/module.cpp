@@ -42,33 +42,6 @@ PyObject* attribute(PyObject* host, PyObject* name) {
   return found;
 }
 
-clew::Host functions_of(PyObject* host) {
-#define CLEW_FUNCTION(name)                                          \
-  static PyObject* const name##_name = PyUnicode_InternFromString(#name); \
-  functions.name = attribute(host, name##_name)
-  clew::Host functions;
-  CLEW_FUNCTION(node);
-  CLEW_FUNCTION(thread);
-  CLEW_FUNCTION(place);
-  CLEW_FUNCTION(meta);
-  CLEW_FUNCTION(full);
-  CLEW_FUNCTION(raised);
-  CLEW_FUNCTION(interrupt);
-  CLEW_FUNCTION(keep);
-  CLEW_FUNCTION(unfollowed);
-  CLEW_FUNCTION(outermost);
-  CLEW_FUNCTION(idle);
-  CLEW_FUNCTION(names);
-  CLEW_FUNCTION(fault);
-  CLEW_FUNCTION(failed_call);
-  CLEW_FUNCTION(module);
-  CLEW_FUNCTION(attributes);
-  CLEW_FUNCTION(describe);
-  CLEW_FUNCTION(constant);
-#undef CLEW_FUNCTION
-  return functions;
-}
-
 // Recording(host, hidden, call_frame, wrapped_call, reads_versions, most_rows)
 int init(PyObject* self, PyObject* args, PyObject*) {
   PyObject *host, *hidden, *call_frame, *wrapped;
@@ -82,7 +55,7 @@ int init(PyObject* self, PyObject* args, PyObject*) {
     static PyObject* const turn = PyUnicode_InternFromString("turn");
     static PyObject* const waiting = PyUnicode_InternFromString("waiting");
     static PyObject* const failed = PyUnicode_InternFromString("failed");
-    auto made = std::make_unique<clew::Recording>(functions_of(host), reads_versions != 0);
+    auto made = std::make_unique<clew::Recording>(host, reads_versions != 0);
     made->most_rows = static_cast<size_t>(most_rows);
     made->torch.call = reinterpret_cast<PyCodeObject*>(call_frame);
     made->torch.wrapped = reinterpret_cast<PyCodeObject*>(wrapped);
@@ -533,8 +506,8 @@ struct Taken {
   int32_t first_arguments = 0, oldest_arguments = 0, first_error = 0;
 };
 
-// Take the rows out of a recording, with its lock.
-Taken take_rows(clew::Recording& recording, const std::vector<int64_t>& held) {
+// Take the rows out of a recording, with its lock; after the last ones nothing is known of tensors.
+Taken take_rows(clew::Recording& recording, const std::vector<int64_t>& held, bool are_last) {
   Taken taken;
   std::lock_guard<std::mutex> guard(recording.lock);
   clew::Values& values = recording.values;
@@ -546,7 +519,7 @@ Taken take_rows(clew::Recording& recording, const std::vector<int64_t>& held) {
   }
   values.first_name += static_cast<int32_t>(values.unnamed.size());
   values.unnamed.clear();
-  values.sweep();
+  are_last ? values.finish() : values.sweep();
   std::vector<int64_t> open = held;
   for (const auto& thread : recording.threads) {
     open.insert(open.end(), thread->refs.begin(), thread->refs.end());
@@ -591,6 +564,7 @@ Taken take_rows(clew::Recording& recording, const std::vector<int64_t>& held) {
   taken.arguments = words_since(recording.arguments, recording.taken_arguments);
   recording.taken_arguments = recording.arguments.next();
   recording.arguments.limit(clew::MOST_ARGUMENTS);
+  if (are_last) return taken;
   recording.events.reserve(std::min<size_t>(taken.events.size(), recording.most_rows));
   recording.refs.reserve(std::min<size_t>(taken.refs.size(), recording.most_rows * 4));
   values.rows.reserve(std::min<size_t>(taken.values.size(), recording.most_rows * 2));
@@ -601,20 +575,23 @@ Taken take_rows(clew::Recording& recording, const std::vector<int64_t>& held) {
 PyObject* noted_list(std::vector<clew::NotedSettings> noted) {
   Ref list(PyList_New(0)), nothing(PyTuple_New(0));
   for (clew::NotedSettings& one : noted) {
-    Ref settings(one.settings);
-    Ref row(Py_BuildValue("(iLOOOO)", one.number, static_cast<long long>(one.event),
-                          PyTuple_GET_ITEM(one.settings, 0), PyTuple_GET_ITEM(one.settings, 1), nothing.get(),
-                          Py_None));
+    Ref settings(one.settings), number(PyLong_FromLong(one.number)), event(PyLong_FromLongLong(one.event));
+    // One for each module of the model: faster than by a format.
+    Ref row(number && event ? PyTuple_Pack(6, number.get(), event.get(), PyTuple_GET_ITEM(one.settings, 0),
+                                           PyTuple_GET_ITEM(one.settings, 1), nothing.get(), Py_None)
+                            : nullptr);
     if (row) PyList_Append(list.get(), row.get());
   }
   return Py_NewRef(list.get());
 }
 
-// take(held) -> all rows since the last call: what limits left out, faults, tensors that have no name
-// yet, generators, then the fields of `clew.stream.records.NativeRows`. `held` are values that calls
-// still open have taken.
-PyObject* take(PyObject* self, PyObject* held) {
+// take(held, are_last) -> all rows since the last call: what limits left out, faults, tensors that have
+// no name yet, generators, then the fields of `clew.stream.records.NativeRows`. `held` are values that
+// calls still open have taken. With the last rows, what is known of tensors is dropped.
+PyObject* take(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
+    if (count != 2) throw std::runtime_error("take(held, are_last)");
+    PyObject* held = args[0];
     clew::Recording& recording = of(self);
     std::vector<int64_t> numbers;
     Ref items(PySequence_Fast(held, "held must be a sequence of integers"));
@@ -622,7 +599,7 @@ PyObject* take(PyObject* self, PyObject* held) {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items.get()); ++i) {
       numbers.push_back(PyLong_AsLongLong(PySequence_Fast_GET_ITEM(items.get(), i)));
     }
-    Taken taken = take_rows(recording, numbers);
+    Taken taken = take_rows(recording, numbers, args[1] == Py_True);
     recording.let_go();
     Ref tensors(PyList_New(0));
     for (const at::Tensor& tensor : taken.unnamed) {
@@ -752,7 +729,7 @@ PyMethodDef recording_methods[] = {
     {"forget", forget, METH_O, nullptr},
     {"mute", mute, METH_VARARGS, nullptr},
     {"halt", halt, METH_NOARGS, nullptr},
-    {"take", take, METH_O, nullptr},
+    {"take", clew::fast(take), METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 
 PyMethodDef methods[] = {

@@ -31,6 +31,16 @@ PyObject* own_attribute(PyObject* module, PyObject* name) {
   return held == nullptr || *held == nullptr ? nullptr : PyDict_GetItemWithError(*held, name);
 }
 
+// Of objects that are no plain tensors torch asks Python code whether they are tensors, which takes
+// as long as to record the rest of a call; the commonest ones need not be asked about.
+bool is_tensor(PyObject* value) {
+  if (THPVariable_CheckExact(value)) return true;
+  bool is_builtin = value == Py_None || PyBool_Check(value) || PyLong_CheckExact(value) || PyFloat_CheckExact(value) ||
+                    PyUnicode_CheckExact(value) || PyTuple_CheckExact(value) || PyList_CheckExact(value) ||
+                    PyDict_CheckExact(value);
+  return !is_builtin && THPVariable_Check(value);
+}
+
 bool is_token(PyObject* value) { return PyTuple_Check(value) && !PyTuple_CheckExact(value); }
 
 }  // namespace
@@ -38,7 +48,7 @@ bool is_token(PyObject* value) { return PyTuple_Check(value) && !PyTuple_CheckEx
 void Recording::append_object(Thread& thread, std::vector<uint64_t>& words,
                               std::vector<int64_t>& found, PyObject* value, int64_t producer,
                               int depth, bool is_described) {
-  if (THPVariable_Check(value)) {
+  if (is_tensor(value)) {
     words.push_back(word(Tag::TENSOR));
     found.push_back(value_of(THPVariable_Unpack(value), producer));
   } else if (value == Py_None) {

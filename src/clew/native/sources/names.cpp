@@ -91,9 +91,46 @@ PyObject* any_sets(PyObject* self, PyObject* name) {
   Py_RETURN_FALSE;
 }
 
+// Return the path of a parameter or buffer by its name in `by_id`, borrowed; null if it has none, or its
+// module has another tensor by now. May set an error.
+PyObject* path_of(PyObject* tensor, PyObject* by_id) {
+  Ref id(PyLong_FromVoidPtr(tensor));
+  PyObject* name = id ? PyDict_GetItemWithError(by_id, id.get()) : nullptr;
+  if (name == nullptr || !PyTuple_Check(name) || PyTuple_GET_SIZE(name) != 3) return nullptr;
+  PyObject* row = PyTuple_GET_ITEM(name, 0);
+  PyObject* ref = PyTuple_Check(row) && PyTuple_GET_SIZE(row) > 0 ? PyTuple_GET_ITEM(row, 0) : nullptr;
+  if (ref == nullptr || !PyWeakref_CheckRef(ref)) return nullptr;
+  PyObject* module = PyWeakref_GET_OBJECT(ref);
+  if (module == Py_None) return nullptr;
+  for (int which = 1; which < 3; ++which) {
+    PyObject* dict = dict_of(module, which);
+    PyObject* held = dict == nullptr ? nullptr : PyDict_GetItemWithError(dict, PyTuple_GET_ITEM(name, 1));
+    if (held != nullptr) return held == tensor ? PyTuple_GET_ITEM(name, 2) : nullptr;
+  }
+  return nullptr;
+}
+
+// paths(tensors, by_id) -> the paths of parameters and buffers, None for any other tensor. `by_id` is
+// that of `clew.record.model_names.ModelNames`.
+PyObject* paths(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (count != 2 || !PyList_Check(args[0]) || !PyDict_Check(args[1])) {
+    PyErr_SetString(PyExc_TypeError, "paths(tensors, by_id)");
+    return nullptr;
+  }
+  Py_ssize_t size = PyList_GET_SIZE(args[0]);
+  Ref found(PyList_New(size));
+  for (Py_ssize_t i = 0; found && i < size; ++i) {
+    PyObject* path = path_of(PyList_GET_ITEM(args[0], i), args[1]);
+    if (path == nullptr && PyErr_Occurred() != nullptr) return nullptr;
+    PyList_SET_ITEM(found.get(), i, Py_NewRef(path == nullptr ? Py_None : path));
+  }
+  return found ? Py_NewRef(found.get()) : nullptr;
+}
+
 PyMethodDef methods[] = {
     {"is_same", is_same, METH_NOARGS, nullptr},
     {"any_sets", any_sets, METH_O, nullptr},
+    {"paths", fast(paths), METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 

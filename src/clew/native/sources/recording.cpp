@@ -79,7 +79,7 @@ Thread* Recording::known_thread() {
   return nullptr;
 }
 
-Recording::Recording(Host given, bool reads_versions) : host(given), values(reads_versions) {
+Recording::Recording(PyObject* given, bool reads_versions) : host(given), values(reads_versions) {
   // Room for a forward of a small model, which then need not be moved as it fills.
   events.reserve(512);
   values.rows.reserve(512);
@@ -87,12 +87,7 @@ Recording::Recording(Host given, bool reads_versions) : host(given), values(read
 }
 
 Recording::~Recording() {
-  for (PyObject* one : {host.node, host.thread, host.place, host.meta, host.full, host.raised, host.interrupt, host.keep,
-                        host.unfollowed, host.wants, host.ran, host.outermost, host.idle, host.names, host.fault,
-                        host.failed_call, host.module, host.attributes, host.describe,
-                        host.constant, hooks.turn, hooks.waiting, hooks.failed}) {
-    Py_XDECREF(one);
-  }
+  for (PyObject* one : {hooks.turn, hooks.waiting, hooks.failed}) Py_XDECREF(one);
   auto drop = [](KnownModule& known) {
     for (PyObject* one : {known.entry, known.name, known.training, known.noted}) Py_XDECREF(one);
   };

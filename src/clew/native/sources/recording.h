@@ -104,31 +104,58 @@ struct Thread {
   bool is_asking = false;  // Python is asked something: its own ops are not recorded
 };
 
+// A function of the host, bound when it is first called: most recordings call few of them.
+class HostFunction {
+ public:
+  HostFunction(PyObject* host, const char* name) : host_(host), name_(name) {}
+  ~HostFunction() { Py_XDECREF(bound_); }
+  HostFunction(const HostFunction&) = delete;
+
+  // Return it, borrowed; None, which cannot be called, if the host lacks it.
+  operator PyObject*() {
+    if (bound_ == nullptr) bound_ = PyObject_GetAttrString(host_, name_);
+    if (bound_ != nullptr) return bound_;
+    PyErr_Clear();
+    return Py_None;
+  }
+
+ private:
+  PyObject* host_;  // borrowed
+  const char* name_;
+  PyObject* bound_ = nullptr;
+};
+
 // The Python functions that a recording calls, with the GIL, never with its lock.
 struct Host {
-  PyObject* node = nullptr;    // (parent, code, instruction, is_own) -> number << 4 | phase << 1 | direct
-  PyObject* thread = nullptr;  // () -> (index, root, boundary, engine root)
-  PyObject* place = nullptr;   // () -> (node, parent): of a thread below a direct call
-  PyObject* meta = nullptr;    // tensor -> the number of its meta, for one that is odd
-  PyObject* full = nullptr;    // (): rows are to be taken
-  PyObject* raised = nullptr;  // (exception, event) -> its text: an op has raised it
-  PyObject* interrupt = nullptr;  // (exception) -> what of it a signal handler of the program raised, or None
-  PyObject* keep = nullptr;    // (tensor, value): keep what Python code has to read
-  PyObject* unfollowed = nullptr;  // (): this thread runs ops that are not recorded
+  explicit Host(PyObject* given) : object(Py_NewRef(given)) {}
+  ~Host() {
+    for (PyObject* one : {wants, ran, object}) Py_XDECREF(one);
+  }
+
+  PyObject* const object;  // owned, like the functions of it
+  HostFunction node{object, "node"};    // (parent, code, instruction, is_own) -> number << 4 | phase << 1 | direct
+  HostFunction thread{object, "thread"};  // () -> (index, root, boundary, engine root)
+  HostFunction place{object, "place"};   // () -> (node, parent): of a thread below a direct call
+  HostFunction meta{object, "meta"};    // tensor -> the number of its meta, for one that is odd
+  HostFunction full{object, "full"};    // (): rows are to be taken
+  HostFunction raised{object, "raised"};  // (exception, event) -> its text: an op has raised it
+  HostFunction interrupt{object, "interrupt"};  // (exception) -> what of it a signal handler of the program raised, or None
+  HostFunction keep{object, "keep"};    // (tensor, value): keep what Python code has to read
+  HostFunction unfollowed{object, "unfollowed"};  // (): this thread runs ops that are not recorded
   // Of ops whose values were asked for; null if there are none:
   PyObject* wants = nullptr;  // (op) -> whether values of its calls are asked for
   PyObject* ran = nullptr;    // (op, words, texts, tensors, values): such an op has run
   // Of module calls:
-  PyObject* outermost = nullptr;   // (module) -> whether a call inside no other is recorded
-  PyObject* idle = nullptr;        // (module): such a call is over
-  PyObject* names = nullptr;       // (): names are to be made objects, by `Recording.named`
-  PyObject* fault = nullptr;       // (exception, where): Clew failed; raises it if it is the program's
-  PyObject* failed_call = nullptr; // (event, exception) -> its text: it leaves an open call
-  PyObject* module = nullptr;      // (module, name of the caller, node) -> (name, entry, index, is it the only name)
+  HostFunction outermost{object, "outermost"};   // (module) -> whether a call inside no other is recorded
+  HostFunction idle{object, "idle"};        // (module): such a call is over
+  HostFunction names{object, "names"};       // (): names are to be made objects, by `Recording.named`
+  HostFunction fault{object, "fault"};       // (exception, where): Clew failed; raises it if it is the program's
+  HostFunction failed_call{object, "failed_call"}; // (event, exception) -> its text: it leaves an open call
+  HostFunction module{object, "module"};      // (module, name of the caller, node) -> (name, entry, index, is it the only name)
   // (entry, module, event) -> (names, values), None if they have to be read each time: its attributes may have changed
-  PyObject* attributes = nullptr;
-  PyObject* describe = nullptr;    // (value, producer) -> lists, dicts, constants, tokens
-  PyObject* constant = nullptr;    // (object) -> its number
+  HostFunction attributes{object, "attributes"};
+  HostFunction describe{object, "describe"};    // (value, producer) -> lists, dicts, constants, tokens
+  HostFunction constant{object, "constant"};    // (object) -> its number
 };
 
 // What the hooks of modules look at in Python, borrowed from the host.
@@ -160,7 +187,7 @@ struct NotedSettings {
 
 class Recording {
  public:
-  Recording(Host host, bool reads_versions);
+  Recording(PyObject* host, bool reads_versions);
   ~Recording();
 
   // Record that a module call begins or ends, from a hook; return whether it was recorded here.

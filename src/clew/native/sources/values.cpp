@@ -572,7 +572,18 @@ void Values::sweep(int64_t event) {
   for (Memory* memory : dropped) delete memory;
 }
 
+void Values::finish() {
+  look_at_all(watched_, -1);
+  look_at_all(strangers_, -1);
+  for (const Known& known : slots_) {
+    if (known.tensor != nullptr && is_dead(known.tensor)) gone.push_back(known.value);
+  }
+  freed_bytes_ = 0;
+  release();
+}
+
 void Values::release() {
+  if (used_ == 0 && memories_.empty()) return;
   for (const Known& known : slots_) {
     if (known.tensor != nullptr) drop(known.tensor);
   }

@@ -152,6 +152,9 @@ class Values {
 
   void release();
 
+  // The same, with what `sweep` adds to `gone` and `freed`: no rows are written from here on.
+  void finish();
+
   Kept kept;
   // Tensors with values to keep that only Python code can read; the caller takes them.
   std::vector<std::pair<TensorImpl*, int64_t>> unread;
