@@ -25,7 +25,7 @@ constexpr size_t PER_POLL = 16;
 // Once so many bytes were freed, what is known of their tensors is dropped. What torch keeps for weak
 // references lies between large blocks, which the allocator could not give to new tensors.
 constexpr int64_t SWEPT_BYTES = 64 << 20;
-// So many gaps may a list have besides half as many as it has memory.
+// So many gaps may a list have besides an eighth as many as it has memory: each poll steps over some.
 constexpr size_t GAPS = 8;
 constexpr uint32_t UNCOUNTED = 0xFFFFFFFFu;
 
@@ -98,7 +98,7 @@ bool is_odd(TensorImpl* tensor) {
 }
 
 void Watched::add(Memory* memory) {
-  if (all.size() > count_ + count_ / 2 + GAPS) {
+  if (all.size() > count_ + count_ / 8 + GAPS) {
     size_t at = 0, from_turn = 0;
     for (size_t i = 0; i < all.size(); ++i) {
       if (i == turn) from_turn = at;
