@@ -460,6 +460,16 @@ void Values::look_at_all(Watched& watched, int64_t event) {
   }
 }
 
+void Values::look_at_some(Watched& watched, int64_t event) {
+  for (size_t left = std::min(OLD, watched.count()); left > 0 && watched.count() > 0;) {
+    if (watched.turn == 0) watched.turn = watched.all.size();
+    Watch watch = watched.all[--watched.turn];
+    if (watch.storage == nullptr) continue;
+    if (C10_UNLIKELY(is_dead(watch.storage))) look_around(watch, event);
+    --left;
+  }
+}
+
 void Values::poll(int64_t event, int phase) {
   ++polls_;
   if (phase >= 0 && phase != last_phase_ && polls_ * PER_POLL >= watched_.count()) {
@@ -474,23 +484,18 @@ void Values::poll(int64_t event, int phase) {
       watch = {};
     }
     size_t alive = 0;
-    for (size_t at = watched_.all.size(); (at = std::min(at, watched_.all.size())) > 0 && alive < YOUNG;) {
-      const Watch& watch = watched_.all[--at];
-      if (C10_UNLIKELY(is_freed(watch))) {
-        look_around(watch, event);
-      } else if (watch.storage != nullptr) {
+    for (size_t at = watched_.all.size(); at > 0 && alive < YOUNG;) {
+      Watch watch = watched_.all[--at];
+      if (watch.storage == nullptr) continue;
+      if (C10_LIKELY(!is_dead(watch.storage))) {
         ++alive;
+        continue;
       }
+      look_around(watch, event);
+      at = std::min(at, watched_.all.size());  // what is freed at the end is taken off
     }
-    for (Watched* watched : {&watched_, &strangers_}) {
-      for (size_t seen = 0, most = std::min(OLD, watched->count()); seen < most && watched->count() > 0;) {
-        if (watched->turn == 0) watched->turn = watched->all.size();
-        const Watch& watch = watched->all[--watched->turn];
-        if (watch.storage == nullptr) continue;
-        if (C10_UNLIKELY(is_freed(watch))) look_around(watch, event);
-        ++seen;
-      }
-    }
+    look_at_some(watched_, event);
+    look_at_some(strangers_, event);
   }
   if (C10_UNLIKELY(freed_bytes_ > SWEPT_BYTES)) sweep(event);
 }
