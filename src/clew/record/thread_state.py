@@ -147,18 +147,21 @@ class ThreadStates:
                 records += (None, None, None)
         return records
 
+    # The next three run as every trace ends, without the call that `__iter__` takes.
+
     def given(self) -> list[Any]:
         """Return the arguments of open calls, as tokens."""
-        return [[call[INPUTS], call[NAMED]] for thread in self for call in thread.stack[1:]]
+        threads = list(self.by_ident.values())
+        return [[call[INPUTS], call[NAMED]] for thread in threads for call in thread.stack[1:]]
 
     def end_all(self) -> None:
         """Record every open call as one whose end was not seen."""
-        for thread in self:
+        for thread in list(self.by_ident.values()):
             thread.abandon_above(0)
 
     def release(self) -> None:
         """Drop the state of all threads."""
-        for thread in self:
+        for thread in list(self.by_ident.values()):
             thread.release()
         self.by_ident.clear()
 

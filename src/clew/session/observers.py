@@ -36,6 +36,9 @@ _EXPORTED = Gap(
     "run the model itself inside the block, or what was exported",
 )
 
+# A range is made anew for each action, which takes longer than most of them.
+_TWICE = (0, 1)
+
 
 class Observers:
     """Starts and stops everything that observes the program; `automatic` finds its steps.
@@ -203,7 +206,7 @@ def run_all(gaps: Gaps, actions: Iterable[tuple[Callable[[], object], str]]) -> 
     """
     interrupt: BaseException | None = None
     for action, where in actions:
-        for _ in range(2):
+        for _ in _TWICE:
             try:
                 try:
                     action()

@@ -417,21 +417,29 @@ PyObject* bytes_of(const std::vector<Row>& rows) {
       reinterpret_cast<const char*>(rows.data()), static_cast<Py_ssize_t>(rows.size() * sizeof(Row)));
 }
 
-using Words = std::vector<std::vector<uint64_t>>;
+// Rows of words, one behind the other, and how many each has.
+struct Words {
+  std::vector<uint64_t> words;
+  std::vector<size_t> counts;
+};
 
 Words words_since(const clew::Interned& table, int32_t from) {
   Words found;
   table.since(from, [&](const uint64_t* words, size_t count) {
-    found.emplace_back(words, words + count);
+    found.words.insert(found.words.end(), words, words + count);
+    found.counts.push_back(count);
   });
   return found;
 }
 
 PyObject* words_list(const Words& rows) {
   Ref list(PyList_New(0));
-  for (const auto& words : rows) {
-    Ref row(bytes_of(words));
+  const uint64_t* words = rows.words.data();
+  for (size_t count : rows.counts) {
+    Ref row(PyBytes_FromStringAndSize(reinterpret_cast<const char*>(words),
+                                      static_cast<Py_ssize_t>(count * sizeof(uint64_t))));
     if (row) PyList_Append(list.get(), row.get());
+    words += count;
   }
   return Py_NewRef(list.get());
 }

@@ -25,7 +25,7 @@ constexpr size_t PER_POLL = 16;
 // Once so many bytes were freed, what is known of their tensors is dropped. What torch keeps for weak
 // references lies between large blocks, which the allocator could not give to new tensors.
 constexpr int64_t SWEPT_BYTES = 64 << 20;
-// So many gaps may a list have besides half as many as it has memory.
+// So many gaps may a list have besides an eighth as many as it has memory: each poll steps over some.
 constexpr size_t GAPS = 8;
 constexpr uint32_t UNCOUNTED = 0xFFFFFFFFu;
 
@@ -98,7 +98,7 @@ bool is_odd(TensorImpl* tensor) {
 }
 
 void Watched::add(Memory* memory) {
-  if (all.size() > count_ + count_ / 2 + GAPS) {
+  if (all.size() > count_ + count_ / 8 + GAPS) {
     size_t at = 0, from_turn = 0;
     for (size_t i = 0; i < all.size(); ++i) {
       if (i == turn) from_turn = at;
@@ -460,6 +460,16 @@ void Values::look_at_all(Watched& watched, int64_t event) {
   }
 }
 
+void Values::look_at_some(Watched& watched, int64_t event) {
+  for (size_t left = std::min(OLD, watched.count()); left > 0 && watched.count() > 0;) {
+    if (watched.turn == 0) watched.turn = watched.all.size();
+    Watch watch = watched.all[--watched.turn];
+    if (watch.storage == nullptr) continue;
+    if (C10_UNLIKELY(is_dead(watch.storage))) look_around(watch, event);
+    --left;
+  }
+}
+
 void Values::poll(int64_t event, int phase) {
   ++polls_;
   if (phase >= 0 && phase != last_phase_ && polls_ * PER_POLL >= watched_.count()) {
@@ -474,23 +484,18 @@ void Values::poll(int64_t event, int phase) {
       watch = {};
     }
     size_t alive = 0;
-    for (size_t at = watched_.all.size(); (at = std::min(at, watched_.all.size())) > 0 && alive < YOUNG;) {
-      const Watch& watch = watched_.all[--at];
-      if (C10_UNLIKELY(is_freed(watch))) {
-        look_around(watch, event);
-      } else if (watch.storage != nullptr) {
+    for (size_t at = watched_.all.size(); at > 0 && alive < YOUNG;) {
+      Watch watch = watched_.all[--at];
+      if (watch.storage == nullptr) continue;
+      if (C10_LIKELY(!is_dead(watch.storage))) {
         ++alive;
+        continue;
       }
+      look_around(watch, event);
+      at = std::min(at, watched_.all.size());  // what is freed at the end is taken off
     }
-    for (Watched* watched : {&watched_, &strangers_}) {
-      for (size_t seen = 0, most = std::min(OLD, watched->count()); seen < most && watched->count() > 0;) {
-        if (watched->turn == 0) watched->turn = watched->all.size();
-        const Watch& watch = watched->all[--watched->turn];
-        if (watch.storage == nullptr) continue;
-        if (C10_UNLIKELY(is_freed(watch))) look_around(watch, event);
-        ++seen;
-      }
-    }
+    look_at_some(watched_, event);
+    look_at_some(strangers_, event);
   }
   if (C10_UNLIKELY(freed_bytes_ > SWEPT_BYTES)) sweep(event);
 }

@@ -191,6 +191,8 @@ class Values {
   // Report memory that has been freed, and its neighbours that have been too.
   void look_around(Watch watch, int64_t event);
   void look_at_all(Watched& watched, int64_t event);
+  // Look at the next few, in turn.
+  void look_at_some(Watched& watched, int64_t event);
   void report(Memory* memory, int64_t event);
   void rebuild();
   void drop(TensorImpl* tensor);
