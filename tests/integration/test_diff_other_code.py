@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -109,3 +110,51 @@ def test_an_answer_that_is_not_sure_lists_other_lines_of_both_runs() -> None:
     said = found.first.suspects
     assert said[0].startswith("not sure: ")
     assert any(one.startswith("b: aten.") for one in said)
+
+
+class Pictures(nn.Module):
+    """A convolution over patches of pictures whose numbers lie between -1 and 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.last = nn.Conv2d(3, WIDTH, 4, 4), nn.Linear(WIDTH, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patches((x - 0.5) / 0.5)
+        result: Tensor = self.last(torch.relu(x.flatten(2).mean(2)))
+        return result
+
+
+class PicturesPort(Pictures):
+    """The same with a product of matrices, of colours in another order, or in the right one."""
+
+    def __init__(self, is_wrong: bool) -> None:
+        super().__init__()
+        self.is_wrong = is_wrong
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.is_wrong:
+            x = x[:, [2, 1, 0]]  # colours
+        pieces = F.unfold(x * 2 - 1, 4, stride=4).transpose(1, 2)
+        x = F.linear(pieces, self.patches.weight.flatten(1), self.patches.bias)
+        result: Tensor = self.last(x.mean(1).clamp(min=0))
+        return result
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_elements_put_otherwise_are_named_before_they_are_computed_with(is_wrong: bool) -> None:
+    torch.manual_seed(0)
+    model, port = Pictures(), PicturesPort(is_wrong)
+    port.load_state_dict(model.state_dict())
+    x = torch.rand(2, 3, 16, 16) + torch.tensor([0.0, 0.3, 0.6]).view(3, 1, 1)
+    traces = []
+    for one in (model, port):
+        with torch.no_grad(), clew.trace(one, values="fingerprint") as trace:
+            one(x)
+        traces.append(trace)
+    found = clew.diff(*traces)
+    assert found.equal != is_wrong, str(found)
+    if is_wrong:
+        assert line(found) == "x = x[:, [2, 1, 0]]  # colours", str(found)
+        assert found.first is not None
+        assert "in another order" in found.first.evidence[0]

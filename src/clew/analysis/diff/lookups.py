@@ -8,6 +8,7 @@ rows of a table that both have: words, positions, biases of distances.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,17 +80,17 @@ def from_floats(half: Half) -> list[bool]:
     """Return which values were computed from numbers that came from outside and are no integers."""
     graph = half.graph
     found: list[bool] = (graph.depends & (graph.maker < 0) & ~half.facts.exact).tolist()
-    for op in range(len(graph)):
+    for op in np.flatnonzero(~graph.is_blind).tolist():
         if any(found[value] for value in graph.takes[op]):
             for value in graph.gives[op]:
                 found[value] = True
     return found
 
 
-def leading_to(graph: FlowGraph, ops: list[int]) -> Flags:
+def leading_to(graph: FlowGraph, ops: Sequence[int]) -> Flags:
     """Return which ops lead to some ops, or are one of them."""
     leads = np.zeros(len(graph), dtype=bool)
-    leads[ops] = True
+    leads[list(ops)] = True
     for op in range(max(ops, default=-1), -1, -1):
         if leads[op]:
             makers = graph.maker[graph.takes[op]]

@@ -18,6 +18,7 @@ from clew.analysis.diff.feeding import Feeders
 from clew.analysis.diff.flow_graph import FlowGraph
 from clew.analysis.diff.lines_elsewhere import LinesElsewhere
 from clew.analysis.diff.lookups import other_lookup
+from clew.analysis.diff.masks import other_masks
 from clew.analysis.diff.orders import Order
 from clew.analysis.diff.reordering import reordered
 from clew.analysis.diff.replaced_ops import after_factors, maker_of_parts, replaced_ops
@@ -126,6 +127,11 @@ def _in_other_code(
             other = elsewhere.first_rewired()
         if other >= 0:
             return PartingPlace(place.kind, op_a, other, b.graph.gives[other][0], of_a=False)
+    masked = other_masks(found, *parts, op_a, op_b)
+    if masked is not None and masked[1] >= 0:
+        value = b.graph.gives[masked[1]][0]
+        return PartingPlace(place.kind, op_a, masked[1], value, of_a=False)
+    op_a = op_a if masked is None else masked[0]
     op_b = after_factors(found, *parts, op_b)
     if place.kind == WRONG:
         op_a, op_b = different_constants(found, op_a, op_b) or (op_a, op_b)

@@ -20,6 +20,8 @@ from clew.analysis.diff.unmatched_regions import Region
 _ASSEMBLING = frozenset({
     "cat", "stack", "repeat", "expand", "index", "index_select", "gather", "repeat_interleave",
 })  # fmt: skip
+# What takes elements by their numbers.
+_PICKING = frozenset({"index", "index_select", "gather", "flip", "roll"})
 # What these give has an order of its own: it comes with the weights.
 _MIXING = frozenset({
     "mm", "addmm", "bmm", "baddbmm", "convolution", "embedding", "linear", "matmul",
@@ -41,6 +43,7 @@ def reordered(found: Compared, of_a: Region, of_b: Region) -> tuple[int, int] | 
             continue
         for x in same:
             op = _culprit(found, x, chain, worst, user)
+            op = op if op >= 0 else _reorderer(found, chain[-1], families)
             if op >= 0:
                 return _mover(a.graph, x, given_a[x]), op
     return None
@@ -55,7 +58,8 @@ def _order_along(found: Compared, of_a: int, chain: list[int]) -> Order:
 def _inherited(found: Compared, value: int, families: dict[int, list[int]]) -> Order:
     """Return the worst order that a value of `b` has from the weights it was computed with.
 
-    Weights of other code may be permuted, and with them all that they give.
+    Weights of other code may be permuted, and with them all that they give. An order that an op of
+    its own has made does not come from them.
     """
     graph, worst = found.b.graph, Order.SAME
     mixes = graph.are(_MIXING)
@@ -63,13 +67,40 @@ def _inherited(found: Compared, value: int, families: dict[int, list[int]]) -> O
     while waiting:
         one = waiting.pop()
         op = int(graph.maker[one])
-        if one != value or mixes[op]:
+        if (one != value or mixes[op]) and _reorderer(found, one, families) < 0:
             worst = min(worst, _order_of_partner(found, one, families))
         if op >= 0 and not mixes[op]:
             new = [v for v in graph.takes[op] if graph.depends[v] and v not in seen]
             seen.update(new)
             waiting += new
     return worst
+
+
+def _is_put_otherwise(found: Compared, value: int, families: dict[int, list[int]]) -> bool:
+    """Return whether an op picked elements by their numbers, and its result is in a worse order."""
+    graph = found.b.graph
+    op = int(graph.maker[value])
+    if op < 0 or graph.names[int(graph.name_codes[op])] not in _PICKING:
+        return False
+    before = _order_of_partner(found, graph.takes[op][0], families)
+    return _order_of_partner(found, value, families) < before
+
+
+def _reorderer(found: Compared, value: int, families: dict[int, list[int]]) -> int:
+    """Go back from a value to an op that put the elements otherwise which it was computed from,
+    element by element; -1 for none.
+    """
+    graph, count = found.b.graph, found.b.facts.count
+    while (op := int(graph.maker[value])) >= 0:
+        if _is_put_otherwise(found, value, families):
+            return op
+        if graph.names[int(graph.name_codes[op])] in _MIXING:
+            break
+        before = [v for v in graph.takes[op] if graph.depends[v] and count[v] == count[value]]
+        if len(before) != 1:
+            break
+        value = before[0]
+    return -1
 
 
 def _order_of_partner(found: Compared, value: int, families: dict[int, list[int]]) -> Order:
