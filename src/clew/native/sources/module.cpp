@@ -61,6 +61,7 @@ clew::Host functions_of(PyObject* host) {
   CLEW_FUNCTION(names);
   CLEW_FUNCTION(fault);
   CLEW_FUNCTION(failed_call);
+  CLEW_FUNCTION(abandon);
   CLEW_FUNCTION(module);
   CLEW_FUNCTION(attributes);
   CLEW_FUNCTION(describe);

@@ -89,7 +89,7 @@ Recording::Recording(Host given, bool reads_versions) : host(given), values(read
 Recording::~Recording() {
   for (PyObject* one : {host.node, host.thread, host.place, host.meta, host.full, host.raised, host.interrupt, host.keep,
                         host.unfollowed, host.wants, host.ran, host.outermost, host.idle, host.names, host.fault,
-                        host.failed_call, host.module, host.attributes, host.describe,
+                        host.failed_call, host.abandon, host.module, host.attributes, host.describe,
                         host.constant, hooks.turn, hooks.waiting, hooks.failed}) {
     Py_XDECREF(one);
   }
