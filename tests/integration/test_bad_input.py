@@ -663,3 +663,11 @@ def test_a_model_with_an_odd_name() -> None:
     with clew.trace({"Größe ✓": model}) as t:
         model(ONE)
     assert t["Größe ✓"].one.name == "Linear"
+
+
+def test_a_decorator_without_parentheses() -> None:
+    def step() -> None:
+        """Do nothing."""
+
+    with pytest.raises(clew.ClewError, match=r"parentheses: @clew\.trace\(\)$"):
+        clew.trace(step)  # type: ignore[arg-type]

@@ -964,3 +964,50 @@ def test_calls_that_a_library_makes_past_the_usual_function(
     assert [str(call.module) for call in t.modules] == ["", "0", "0.fc", "1"] * 3
     assert [str(op.module) for op in t.ops] == ["0.fc", "0.fc", "1"] * 3
     assert faults(t) == []
+
+
+class Written:
+    """A key that tells when its text is made."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def __repr__(self) -> str:
+        self.times += 1
+        return "written"
+
+
+def test_no_code_of_the_program_makes_the_names_of_keys() -> None:
+    """A module would read its parameters, which fx notes; a parameter would print its numbers."""
+    layer, key = nn.Linear(2, 2), Written()
+    optimizer = torch.optim.Adam(layer.parameters())
+    layer(ONE).sum().backward()
+    optimizer.step()
+    given = {key: ONE, ("a", 1): ONE, torch.float32: ONE, layer: ONE}
+    model = Call(lambda self, x, state, optimizer: x + 1)
+    with clew.trace(model, capture=[":in.state.Written_0"]) as t:
+        model(ONE, state=given, optimizer=optimizer)
+    assert key.times == 0
+    names = list(t[""][0].inputs)
+    assert names[:5] == [
+        "0", "state.Written_0", "state.('a', 1)", "state.torch.float32", "state.Linear_3",
+    ]  # fmt: skip
+    assert {name.rpartition(".")[0] for name in names[5:]} >= {"optimizer.state.Parameter_0"}
+    assert "tensor(" not in " ".join(names)
+    assert t[":in.state.Written_0"].values[0].array().tolist() == [[1, 1]]
+
+
+def test_a_graph_that_fx_makes_inside_the_block_is_that_of_an_untraced_run() -> None:
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(2, 2)
+
+        def forward(self, x: Tensor) -> Any:
+            return self.fc(x)
+
+    model = nn.Sequential(Inner(), nn.ReLU())
+    expected = str(torch.fx.symbolic_trace(model).graph)
+    with clew.trace(model) as t:
+        assert str(torch.fx.symbolic_trace(model).graph) == expected
+    assert faults(t) == []

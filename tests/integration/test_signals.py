@@ -234,15 +234,15 @@ def test_a_handler_that_leaves_its_place_to_another(monkeypatch: pytest.MonkeyPa
         signal.signal(signal.SIGUSR1, signal.SIG_DFL)
         raise OutOfTime("the time is over")
 
-    class Ringing:
-        def __str__(self) -> str:
+    class Ringing(torch.Tensor):
+        @property
+        def _local_tensor(self) -> Any:
             signal.raise_signal(signal.SIGUSR1)
-            return "key"
 
     model, usual = nn.Identity(), signal.signal(signal.SIGUSR1, handle)
     try:
         with clew.trace(model) as t, pytest.raises(OutOfTime):
-            model({Ringing(): 1})
+            model(torch.ones(2).as_subclass(Ringing))
     finally:
         signal.signal(signal.SIGUSR1, usual)
     assert faults(t) == []
@@ -252,8 +252,9 @@ def test_an_exception_that_the_program_has_had_is_not_raised_again() -> None:
     def handle(number: int, frame: Any) -> None:
         raise OutOfTime("the time is over")
 
-    class Hostile:
-        def __str__(self) -> str:
+    class Hostile(torch.Tensor):
+        @property
+        def _local_tensor(self) -> Any:
             raise ValueError("nobody may read this")
 
     model, usual = nn.Identity(), signal.signal(signal.SIGUSR1, handle)
@@ -262,7 +263,7 @@ def test_an_exception_that_the_program_has_had_is_not_raised_again() -> None:
             try:
                 signal.raise_signal(signal.SIGUSR1)
             except OutOfTime:
-                model({Hostile(): 1})
+                model(torch.ones(2).as_subclass(Hostile))
     finally:
         signal.signal(signal.SIGUSR1, usual)
 

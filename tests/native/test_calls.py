@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
 import traceback
@@ -118,6 +119,35 @@ def test_a_call_that_only_hooks_can_record() -> None:
     parents = [None, *(t.modules[i] for i in (0, 1, 1, 1, 0))]
     assert [call.parent for call in t.modules][:6] == parents
     assert global_hooks() == 0
+    assert not faults(t)
+
+
+@pytest.mark.parametrize("is_caught", [True, False])
+def test_an_interrupt_of_a_call_that_only_hooks_can_record(is_caught: bool) -> None:
+    """It stays without an end, inside those around it, which were recorded without hooks."""
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    class Past(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Within(stop)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with contextlib.suppress(KeyboardInterrupt if is_caught else ()):
+                self.inner._call_impl(*(x,))
+            return x + 1
+
+    model, whole = nn.Sequential(Past()), Within()
+    with native_trace({"model": model, "whole": whole}) as t:
+        with contextlib.suppress(KeyboardInterrupt):
+            model(X)
+        whole(X)
+    assert paths(t) == ["model", "model.0", "model.0.inner", "whole", "whole.fc"]
+    assert [bool(call.outputs) for call in t.modules] == [is_caught, is_caught, False, True, True]
+    outer, past, _, last, _ = t.modules
+    assert [call.parent for call in t.modules] == [None, outer, past, None, last]
     assert not faults(t)
 
 

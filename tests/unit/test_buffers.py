@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -68,3 +69,14 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         del taken
         lender.take(1)
         assert sum(map(sum, ([len(m) for m in idle] for idle in lender._idle.values()))) <= 1 << 20
+
+
+def test_no_python_code_runs_when_an_array_is_gone() -> None:
+    """Python drops what a signal handler raises there."""
+    lender, called = Buffers(), list[str]()
+    array: Any = lender.take(10)
+    sys.setprofile(lambda frame, what, argument: called.append(f"{what} {frame.f_code.co_name}"))
+    array = None
+    sys.setprofile(None)
+    assert array is None
+    assert [one for one in called if one.startswith("call ")] == []

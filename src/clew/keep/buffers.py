@@ -29,10 +29,12 @@ class Buffers:
         self._taking = threading.Lock()
         self._idle: dict[int, list[Numbers]] = {}
         self._idle_bytes = 0
-        # Memory that came back and is not in `_idle` yet. A garbage collection may append to it
-        # at any point, even in `take`, so this takes no lock.
-        self._back: deque[Numbers] = deque()
-        self._lent: dict[int, Any] = {}
+        # Weak references to arrays that are gone, whose memory is not in `_idle` yet. A garbage
+        # collection may append to it at any point, even in `take`, so this takes no lock; and no
+        # Python code, in which what a signal handler raises would be lost.
+        self._gone: deque[Any] = deque()
+        # By the id of the reference to its array, the reference and the memory.
+        self._lent: dict[int, tuple[Any, Numbers]] = {}
 
     def take(self, size: int) -> Numbers:
         """Return an array of so many bytes, with arbitrary content."""
@@ -48,18 +50,16 @@ class Buffers:
         # `frombuffer` makes this array the base of every view and tensor made from it, so that its
         # weak reference dies only after all of them.
         array: Numbers = np.frombuffer(memory.data, np.uint8, size)
-        key = id(memory)
-
-        def hand_back(_: Any, memory: Numbers = memory) -> None:
-            del self._lent[key]
-            self._back.append(memory)
-
-        self._lent[key] = ref(array, hand_back)
+        reference = ref(array, self._gone.append)
+        self._lent[id(reference)] = reference, memory
         return array
 
     def _sort_in(self) -> None:
-        while self._back:
-            memory = self._back.popleft()
+        while self._gone:
+            lent = self._lent.pop(id(self._gone.popleft()), None)
+            if lent is None:  # an interrupt came before it was noted
+                continue
+            memory = lent[1]
             if self._idle_bytes + len(memory) > _MOST_IDLE:
                 # Drop what waits: nobody may ask for those sizes again.
                 self._idle.clear()

@@ -11,14 +11,13 @@ from __future__ import annotations
 import dataclasses
 from collections import OrderedDict, UserDict, defaultdict
 from collections.abc import Callable, Iterator
-from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from clew.events.vocabulary import Opaque, RecordClass
 from clew.keep import objects
-from clew.keep.objects import MOST_ITEMS, attributes_of, class_text, contents_of
+from clew.keep.objects import MOST_ITEMS, attributes_of, class_text, contents_of, items_of
 
 # Recorded as they are: immutable, without references to anything else.
 CONSTANTS: set[type] = {type(None), bool, int, float, complex, str, bytes}
@@ -77,7 +76,7 @@ def describe(
         return Opaque(cls.__name__)
     items: Any
     if issubclass(cls, dict):
-        items = list(islice(dict.items(value), MOST_ITEMS))
+        items = items_of(value)
     elif issubclass(cls, (tuple, list)):
         fields = getattr(cls, "_fields", None)
         if isinstance(fields, tuple) and issubclass(cls, tuple):
@@ -97,7 +96,7 @@ def describe(
     else:
         found = _Opening(record).inside(value, depth)
         return Opaque(class_text(value)) if found is _NOTHING else found
-    described = {str(k): describe(v, record, depth + 1, leaf) for k, v in items[:MOST_ITEMS]}
+    described = {k: describe(v, record, depth + 1, leaf) for k, v in items[:MOST_ITEMS]}
     if leaf is None and cls not in _USUAL:
         return {OWN: RecordClass(cls.__name__), **described}
     return described

@@ -24,6 +24,8 @@ _FRAME_LIBRARIES = ("pandas", "polars")
 _FRAMES = ("DataFrame", "Series")
 
 _SEQUENCES = (list, tuple, deque)
+# Modules of Python whose classes are keys, and have their text made by Python code.
+_TEXT_MODULES = ("enum", "pathlib")
 
 Pairs = list[tuple[str, Any]]
 _modules: list[type] = []
@@ -59,6 +61,32 @@ class _Layout:
 _layouts: weakref.WeakKeyDictionary[type, _Layout] = weakref.WeakKeyDictionary()
 
 
+def items_of(value: dict[Any, Any]) -> Pairs:
+    """Return up to `MOST_ITEMS` items of a dict, with the text of each key.
+
+    A key whose text only code of the program could make (a module, a parameter, which would print
+    its numbers) is called by its class and position.
+    """
+    items = enumerate(islice(dict.items(value), MOST_ITEMS))
+    return [
+        (str(key) if _has_text(key) else f"{type(key).__name__}_{at}", item)
+        for at, (key, item) in items
+    ]
+
+
+def _has_text(key: Any) -> bool:
+    """Return whether Python itself makes the text of a key, and makes the same one in each run."""
+    cls: Any = type(key)
+    if cls in (str, int):
+        return True
+    if cls in (tuple, frozenset):
+        return all(map(_has_text, key))
+    maker = cls.__repr__ if cls.__str__ is object.__str__ else cls.__str__
+    if isinstance(maker, types.FunctionType):
+        return maker.__module__ in _TEXT_MODULES
+    return maker is not object.__repr__
+
+
 def attributes_of(value: Any) -> dict[str, Any]:
     """Return the attributes of an object as its dict or slots store them."""
     return dict(_layout_of(type(value)).attributes(value))
@@ -68,7 +96,7 @@ def contents_of(value: Any, forwards: int = _FORWARDS) -> Pairs | None:
     """Return up to `MOST_ITEMS` items of a container or object; None if it cannot be opened."""
     cls = type(value)
     if issubclass(cls, dict):
-        return [(str(key), item) for key, item in islice(dict.items(value), MOST_ITEMS)]
+        return items_of(value)
     if issubclass(cls, _SEQUENCES):
         base: Any = next(base for base in _SEQUENCES if issubclass(cls, base))
         items = list(islice(base.__iter__(value), MOST_ITEMS))

@@ -235,6 +235,15 @@ class Host:
             return None
         return recorder.failure(thread, call, exception)
 
+    def abandon(self, count: int) -> None:
+        """End the open calls of the running thread above the first ones, which an interrupt ended.
+
+        Some of them Python code records.
+        """
+        recorder = self._recorder()
+        assert recorder is not None
+        recorder.thread().abandon_above(count)
+
     def names(self) -> None:
         """Make objects of the names of the model."""
         recorder = self._recorder()

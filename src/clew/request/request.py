@@ -7,6 +7,7 @@ write instead.
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -218,7 +219,8 @@ def models_of(model: Any, module_class: type) -> dict[str, Any]:
         isinstance(name, str) and isinstance(m, module_class) for name, m in model.items()
     ):
         return dict(model)
+    decorator = "; a decorator needs parentheses: @clew.trace()" if inspect.isroutine(model) else ""
     raise ClewError(
         f"model is of type {type(model).__name__}; give an nn.Module, a dict of name to nn.Module, "
-        "or None to name modules by their class"
+        f"or None to name modules by their class{decorator}"
     )

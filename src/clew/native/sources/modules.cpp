@@ -336,7 +336,7 @@ bool Recording::find_call(Thread& thread, void* frame, Node& node) {
   // A call that is open in the frame of this one is over: an interrupt has ended it.
   for (size_t at = 0; at < thread.calls.size(); ++at) {
     if (thread.calls[at].is_ours && thread.calls[at].frame == frame) {
-      abandon_calls(thread, at);
+      abandon_all_calls(thread, at);
       break;
     }
   }
@@ -452,7 +452,7 @@ Thread* Recording::reopen_call(int64_t event) {
   if (thread == nullptr || thread->is_muted.load(std::memory_order_relaxed)) return nullptr;
   for (size_t at = thread->calls.size(); at-- > 0;) {
     if (thread->calls[at].event != event || !thread->calls[at].is_ours) continue;
-    abandon_calls(*thread, at + 1);
+    abandon_all_calls(*thread, at + 1);
     return thread;
   }
   return nullptr;
@@ -567,6 +567,16 @@ bool Recording::fail_call(int64_t event, const char* said) {
     return true;
   }
   return false;
+}
+
+void Recording::abandon_all_calls(Thread& thread, size_t count) {
+  for (size_t at = count; at < thread.calls.size(); ++at) {
+    if (thread.calls[at].is_ours) continue;
+    Ref done(PyObject_CallFunction(host.abandon, "n", static_cast<Py_ssize_t>(count)));
+    if (!done) throw PythonError();
+    break;
+  }
+  abandon_calls(thread, count);
 }
 
 void Recording::abandon_calls(Thread& thread, size_t count) {

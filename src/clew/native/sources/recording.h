@@ -151,6 +151,8 @@ struct Host {
   HostFunction names{object, "names"};       // (): names are to be made objects, by `Recording.named`
   HostFunction fault{object, "fault"};       // (exception, where): Clew failed; raises it if it is the program's
   HostFunction failed_call{object, "failed_call"}; // (event, exception) -> its text: it leaves an open call
+  // (count): end the calls of the running thread above the first ones
+  HostFunction abandon{object, "abandon"};
   HostFunction module{object, "module"};      // (module, name of the caller, node) -> (name, entry, index, is it the only name)
   // (entry, module, event) -> (names, values), None if they have to be read each time: its attributes may have changed
   HostFunction attributes{object, "attributes"};
@@ -204,6 +206,8 @@ class Recording {
   bool fail_call(int64_t event, const char* error);
   // End the calls of a thread above the first `count`, whose ends were not seen.
   void abandon_calls(Thread& thread, size_t count);
+  // The same where there may be calls among them that Python code records and has to end.
+  void abandon_all_calls(Thread& thread, size_t count);
 
   // Use the names that an earlier recording has found, if the model is as it was; a `Names`.
   void offer_names(PyObject* names);
