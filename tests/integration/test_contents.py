@@ -99,6 +99,7 @@ def test_the_same_value_captured_in_many_steps_is_stored_once(tmp_path: Path) ->
     assert all((event.inputs["0"].array() == 1).all() for event in events)
 
 
+@pytest.mark.usefixtures("python_engine")  # the native one has checksums of its own
 @pytest.mark.parametrize("size", [INLINE, LARGE])
 def test_other_content_with_the_same_checksum_is_not_merged(
     size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -110,7 +111,7 @@ def test_other_content_with_the_same_checksum_is_not_merged(
         monkeypatch.setattr(module, "checksum", lambda data: 7)
     monkeypatch.setitem(CHECKSUMS, CHECKSUM, lambda data: 7)
     monkeypatch.setattr(statistics.RunningChecksum, "result", lambda running: 7)
-    monkeypatch.setattr(statistics, "native", lambda: None)  # it has a checksum of its own
+    monkeypatch.setattr(statistics, "native", lambda: None)
 
     def program() -> None:
         for number in range(4):
@@ -127,6 +128,26 @@ def test_other_content_with_the_same_checksum_is_not_merged(
         assert [set(array.tolist()) for array in arrays] == [
             {0.0}, {0.0}, {1.0}, {1.0}, {2.0}, {2.0}, {3.0}, {3.0}
         ]  # fmt: skip
+
+
+def test_data_on_disk_has_the_checksum_that_reading_expects(tmp_path: Path) -> None:
+    """The engine has taken it along with the statistics; nothing computes it again."""
+    tensors = [
+        torch.randn(300, 40),
+        torch.randn(64, 64, 8).permute(2, 0, 1),
+        torch.randn(5000, dtype=torch.complex64).conj(),
+        torch.randn(4000).bfloat16()[::2],
+        torch.randint(0, 9, (4000,)),
+        torch.randn(4000) > 0,
+        torch.zeros(0, 3),
+        torch.tensor(3.0),
+    ]
+    with clew.trace(values="full", out=tmp_path / "run.clew"):
+        for tensor in tensors:
+            tensor.clone()
+    values = clew.load(tmp_path / "run.clew")["op:aten.clone.default"].values
+    for value, tensor in zip(values, tensors, strict=True):
+        assert torch.equal(value.tensor(), tensor)
 
 
 def test_the_same_bytes_of_another_dtype_or_shape_come_back_as_they_were(tmp_path: Path) -> None:

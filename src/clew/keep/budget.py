@@ -12,9 +12,10 @@ from typing import Any
 from clew.events.model import Gap
 from clew.request.limits import Limits
 
-# Bytes of data handed to the sink at a time. The data that waits in memory is a few times this,
-# however large or many the tensors of a step are.
-_BATCH_BYTES = 16 << 20
+# Bytes of data handed to the sink at a time: many, as a batch costs the writer as much as a few
+# megabytes do. The data that waits in memory is a few times this, however large or many the tensors
+# of a step are.
+_BATCH_BYTES = 32 << 20
 
 # What is not recorded once a limit is reached, by the name of the limit.
 _LIMITED = {
@@ -87,7 +88,7 @@ class Budget:
             until = time.monotonic_ns() + int(limits.seconds * 1e9)
         most = -1 if limits.bytes is None else limits.bytes
         elements = -1 if limits.elements is None else limits.elements
-        return min(_BATCH_BYTES, limits.queue), most, elements, limits.sample, until
+        return self._batch_bytes, most, elements, limits.sample, until
 
     def reached(self, which: int) -> None:
         """Report limits that the native engine has reached, a bit for each."""
@@ -104,8 +105,12 @@ class Budget:
     @property
     def is_full(self) -> bool:
         """Return whether enough data waits that it should be handed to the sink."""
-        most = min(_BATCH_BYTES, self._limits.queue)
-        return self.pending + self.native_pending() >= most
+        return self.pending + self.native_pending() >= self._batch_bytes
+
+    @property
+    def _batch_bytes(self) -> int:
+        # Half of what may wait: one batch is written while the next fills.
+        return min(_BATCH_BYTES, max(self._limits.queue // 2, 1))
 
     def _limited(self, what: str, name: str) -> None:
         self._on_gap(

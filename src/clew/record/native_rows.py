@@ -171,13 +171,15 @@ class NativeNumbers:
         found: dict[int, Kept] = {}
         blocks, statistics = kept["data"].tolist(), _statistics(kept)
         marks = _fingerprints(kept, rows.marks)
-        for number, meta, block, stats, mark in zip(
-            numbers, facts, blocks, statistics, marks, strict=True
+        digests = kept["digest"].tolist()
+        for number, meta, block, stats, mark, digest in zip(
+            numbers, facts, blocks, statistics, marks, digests, strict=True
         ):
             payload = None
             if block >= 0:
                 data = np.asarray(memoryview(rows.data[block]))
-                payload = Payload(table[meta].dtype, table[meta].shape, data)
+                checksum = digest if "digest" in stats and len(data) else None
+                payload = Payload(table[meta].dtype, table[meta].shape, data, checksum)
             found[number] = Kept(stats, payload, mark)
         return found
 

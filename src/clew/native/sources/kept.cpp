@@ -1,7 +1,10 @@
 #include "kept.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <map>
+#include <new>
 
 #include "rows.h"
 
@@ -15,6 +18,9 @@ namespace {
 
 constexpr int64_t STEP = 64 << 10;
 constexpr int64_t MOST_IDLE = 64 << 20;
+// The system gives memory by pages of 4 KB and clears each, which takes longer than the copy; of
+// large pages, where it has them, one for each so many bytes.
+constexpr size_t LARGE_PAGE = 2 << 20;
 // As in `clew.analysis.half_range`.
 constexpr double NEAR_OVERFLOW = 65504.0 / 2;
 
@@ -32,6 +38,17 @@ bool has_memory(c10::TensorImpl* tensor) {
   }
   auto needed = static_cast<size_t>(last + 1) * tensor->itemsize();
   return storage.data() != nullptr && storage.nbytes() >= needed;
+}
+
+std::unique_ptr<char, Free> allocated(size_t size) {
+  void* memory = nullptr;
+  if (size < 2 * LARGE_PAGE) {
+    memory = std::malloc(size);
+  } else if (posix_memalign(&memory, LARGE_PAGE, size) == 0) {
+    madvise(memory, size, MADV_HUGEPAGE);  // a wish: it may be refused
+  }
+  if (memory == nullptr) throw std::bad_alloc();
+  return std::unique_ptr<char, Free>(static_cast<char*>(memory));
 }
 
 KeptRow row_of(int64_t value, const Statistics& found) {
@@ -62,7 +79,7 @@ Block take_block(int64_t size) {
       return block;
     }
   }
-  return {std::unique_ptr<char[]>(new char[static_cast<size_t>(std::max<int64_t>(room, 1))]), room, size};
+  return {allocated(static_cast<size_t>(std::max<int64_t>(room, 1))), room, size};
 }
 
 void give_back(Block block) {

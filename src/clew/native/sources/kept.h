@@ -9,6 +9,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -38,8 +39,11 @@ struct KeptRow {
 static_assert(sizeof(KeptRow) == 136);
 
 // Memory with a copy of a tensor's elements; it is used again once nobody needs it any more.
+struct Free {
+  void operator()(char* memory) const { std::free(memory); }
+};
 struct Block {
-  std::unique_ptr<char[]> memory;
+  std::unique_ptr<char, Free> memory;
   int64_t room = 0, size = 0;
 };
 Block take_block(int64_t size);
