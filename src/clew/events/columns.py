@@ -349,6 +349,8 @@ class Columns:
     modes: dict[int, str] = field(default_factory=dict)
     # everything that was not seen
     gaps: list[Gap] = field(default_factory=list)
+    # what could not be read of it; data and fingerprints are read later, and may add to it
+    damage: list[Gap] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=dict)
     rank: int = 0
     # None until it is derived

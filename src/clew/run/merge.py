@@ -74,6 +74,7 @@ def joined(parts: list[tuple[Columns, Derived]]) -> Joined:
         kept=_KeptOfRanks([p.columns.kept for p in pieces], [len(p.columns.meta) for p in pieces]),
         sources={f: text for p in reversed(pieces) for f, text in p.columns.sources.items()},
         gaps=list(dict.fromkeys(gap for p in pieces for gap in p.columns.gaps)),
+        damage=[gap for p in pieces for gap in p.columns.damage],
     )
     rows = {name: np.concatenate([getattr(p, name) for p in pieces]) for name in _ROWS}
     return Joined(columns, Derived(**facts, **tables.texts()), **rows)

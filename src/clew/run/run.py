@@ -90,7 +90,7 @@ class Run:
 
     def recorded(self) -> list[Columns]:
         """Return the columns of each rank to be saved; the first also has the gaps of the whole."""
-        columns = [columns for columns, _ in self.parts]
+        columns = [replace(columns, gaps=_gaps(columns), damage=[]) for columns, _ in self.parts]
         if self._gaps:
             columns[0] = replace(columns[0], gaps=[*self._gaps, *columns[0].gaps])
         return columns
@@ -368,8 +368,13 @@ class Run:
     @property
     def coverage(self) -> tuple[Gap, ...]:
         """Return everything that was not seen, on any rank: the only such list."""
-        gaps = [gap for columns, _ in self.parts for gap in columns.gaps]
+        gaps = [gap for columns, _ in self.parts for gap in _gaps(columns)]
         return tuple(dict.fromkeys([*self._gaps, *gaps, *opaque_kernels(self._ops_that_ran())]))
+
+    @property
+    def damage(self) -> tuple[Gap, ...]:
+        """Return what could not be read so far, of all that coverage lists."""
+        return tuple(dict.fromkeys(gap for columns, _ in self.parts for gap in columns.damage))
 
     def _ops_that_ran(self) -> list[str]:
         ran, _ = used_rows(len(self.columns.ops), self.columns.subject[self.rows(OP)])
@@ -612,3 +617,7 @@ def _listed(what: str, asked: Any, there: Sequence[Any]) -> list[Any]:
 def source_lines(text: str) -> list[str]:
     """Return the lines of a source as Python counts them; a form feed begins no line."""
     return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
+def _gaps(columns: Columns) -> list[Gap]:
+    return [*columns.gaps, *columns.damage]

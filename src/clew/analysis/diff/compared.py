@@ -67,6 +67,11 @@ class Compared:
     iterations: tuple[Iterations, Iterations]
     drift: Drift | None
 
+    @property
+    def has_values(self) -> bool:
+        """Return whether values of both runs can be compared."""
+        return bool(self.a.facts.known.any() and self.b.facts.known.any())
+
 
 def compare(
     run_a: Run, run_b: Run, rename: Rename | None = None, tolerance: Noise | float | None = None
@@ -150,7 +155,9 @@ def _half(
     # What was measured holds for the whole way to a value, growth included.
     known = (measured | takes_theirs) & (partner >= 0)
     floor = np.where(known, np.maximum(floor, noise / _GROWTH), floor)
-    tells = facts.says_much & ~facts.exact
+    # What the value at the same place is, if that was not recorded, nobody can tell.
+    unjudged = (before >= 0) & ~other_facts.known[before]
+    tells = facts.says_much & ~facts.exact & ~unjudged
     agrees = _agreeing(mine, far, noise, floor, tells)
     unseen = np.flatnonzero((mine.same_as >= 0) & np.isnan(far))
     agrees[unseen] = agrees[mine.same_as[unseen]]

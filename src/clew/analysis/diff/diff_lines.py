@@ -42,6 +42,8 @@ _CAUSES = {
 def diff_lines(diff: Diff, rows: int, more: str) -> list[str]:
     """Write a comparison, with at most so many rows of the table."""
     same = "no difference beyond noise" if diff.noise else "no difference"
+    if diff.compared is not None and not diff.compared.has_values:
+        same = "nothing differs as far as was recorded; values were not compared"
     lines = [same] if diff.first is None else _divergence(diff.first)
     if diff.first is not None:
         lines += _steps(diff.steps) if len(diff.steps) > 1 else []

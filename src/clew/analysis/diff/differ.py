@@ -7,9 +7,11 @@ Output: a `Diff`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from clew.analysis.diff.call_parting import first_call, has_only_calls, without_ops
 from clew.analysis.diff.compared import Compared, Half, compare
 from clew.analysis.diff.compiled_regions import compiled_divergence, has_compiled
 from clew.analysis.diff.distance import distances
@@ -18,6 +20,7 @@ from clew.analysis.diff.evidence import evidence_of, silent_changes, suspects_of
 from clew.analysis.diff.jumps import CROSS_NOISE, first_jump, precisions
 from clew.analysis.diff.named_parting import first_named, has_only_names
 from clew.analysis.diff.noise import NOISE, ROUNDING, Noise
+from clew.analysis.diff.ops_alone import check_same_code, first_other_op, lacking, matched_ops
 from clew.analysis.diff.orders import level_notes
 from clew.analysis.diff.parting import INPUTS, PartingPlace, first_parting
 from clew.analysis.diff.renaming import renaming
@@ -41,15 +44,41 @@ def diff_runs(
 ) -> Diff:
     """Compare the first rank that both runs have; raise ClewError if one has nothing to compare."""
     a, b, notes = comparable(a, b)
+    found = _compared(a, b, names, tolerance, notes)
+    return replace(found, notes=(*found.notes, *_damage(a, b)))
+
+
+def _damage(a: Run, b: Run) -> list[str]:
+    """Say what could not be read of the runs, which may be why they differ or agree."""
+    return [
+        f"{side} is damaged: {gap.what}, {gap.why}"
+        for side, run in (("a", a), ("b", b))
+        for gap in run.damage
+    ]
+
+
+def _compared(
+    a: Run,
+    b: Run,
+    names: Mapping[str, str] | None,
+    tolerance: Noise | float | None,
+    notes: list[str],
+) -> Diff:
+    """Compare one rank of two runs; `notes` are added to."""
     rename = renaming(names) if names else None
     found = compare(a, b, rename, tolerance)
     if has_only_names(found):
         first, matched = first_named(found)
         return answer(found, first, tolerance, notes, matched)
+    if has_only_calls(found):
+        first, matched = first_call(found)
+        return answer(found, first, tolerance, [*notes, without_ops(found)], matched)
+    if not found.has_values:
+        return _by_ops_alone(found, notes)
     across = precisions(found.a.graph, found.b.graph) if tolerance is None else None
     parting: PartingPlace | TrainingPlace | None
     if across is None:
-        parting = first_parting(found) if found.drift is None else training_parting(found)
+        parting = _first_parting(found) if found.drift is None else training_parting(found)
     else:
         tolerance = CROSS_NOISE
         found = compare(a, b, rename, tolerance)
@@ -64,6 +93,31 @@ def diff_runs(
     if across is None and (first is None or first.kind != INPUTS):
         first = compiled_divergence(found) or first
     return answer(found, first, tolerance, notes)
+
+
+def _by_ops_alone(found: Compared, notes: Sequence[str]) -> Diff:
+    """Compare two runs of about the same code, one of which has no statistics of values."""
+    check_same_code(found)
+    place = first_other_op(found)
+    first = None if place is None else described(found, place)
+    said = (
+        f"{lacking(found)}: only ops, shapes, and the numbers and texts given to ops were "
+        "compared; record both with values='fingerprint'"
+    )
+    matched = matched_ops(found)
+    return Diff(first is None, first, module_errors(found), matched, {}, (*notes, said), found)
+
+
+def _first_parting(found: Compared) -> PartingPlace | None:
+    """Return where two runs part; of what nothing was recorded, by the ops that are others."""
+    place = first_parting(found)
+    if place is None or not (found.pairs >= 0).any():
+        return place
+    half, op = (found.a, place.op_a) if place.of_a else (found.b, place.op_b)
+    takes = half.graph.takes[op]
+    if not takes or half.facts.known[takes].any():
+        return place
+    return first_other_op(found, None if place.op_b < 0 else place.op_b) or place
 
 
 def _across(found: Compared, dtypes: tuple[str, str]) -> PartingPlace | None:
@@ -87,7 +141,9 @@ def answer(
     `matched` is computed of the values of ops if it is not given.
     """
     matched = matched or Matched(_matched(found.a), _matched(found.b))
-    levels = _said_of_values(found) or level_notes(found.a.graph.run, found.b.graph.run)
+    levels = level_notes(found.a.graph.run, found.b.graph.run)
+    if not found.has_values:
+        levels = [f"{lacking(found)}; record both with values='fingerprint'"]
     said = [*notes, *levels]
     said += [f"though {one}" for one in silent_changes(found)] if first is None else []
     said += _drifted(found) if first is None else []
@@ -133,19 +189,6 @@ def _matched(half: Half) -> float:
     """Return the part of the values computed from inputs that is right."""
     computed = half.facts.known & (half.graph.maker >= 0) & half.graph.depends
     return float(half.right[computed].mean()) if computed.any() else 0.0
-
-
-def _said_of_values(found: Compared) -> list[str]:
-    lacking = [
-        side for side, half in (("a", found.a), ("b", found.b)) if not half.facts.known.any()
-    ]
-    if not lacking:
-        return []
-    who = " and ".join(lacking)
-    return [
-        f"{who} has no statistics of values, so only ops were compared; record with "
-        "values='fingerprint'"
-    ]
 
 
 def described(found: Compared, place: PartingPlace | TrainingPlace) -> Divergence:

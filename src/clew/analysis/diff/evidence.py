@@ -28,7 +28,9 @@ def evidence_of(found: Compared, parting: PartingPlace) -> tuple[str, ...]:
     a, b = found.a, found.b
     half, op = (a, parting.op_a) if parting.of_a else (b, parting.op_b)
     said = []
-    if parting.kind == INPUTS:
+    if not found.has_values:
+        pass  # nothing is known of what was given to the op, or of its result
+    elif parting.kind == INPUTS:
         said.append(_input(half, parting.value))
     elif parting.kind == WRONG:
         result = _result(half, parting.value) if not parting.reordered else _REORDERED
@@ -92,7 +94,7 @@ def _size(error: float) -> str:
 def _shapes(found: Compared, parting: PartingPlace) -> list[str]:
     value, of_a = parting.value, parting.of_a
     half = found.a if of_a else found.b
-    partner = int(half.partner[value])
+    partner = int(half.partner[value]) if value >= 0 else -1
     if partner < 0:
         return []
     other = found.b if of_a else found.a
@@ -104,6 +106,8 @@ def _shapes(found: Compared, parting: PartingPlace) -> list[str]:
 
 def _relation(found: Compared, parting: PartingPlace) -> list[str]:
     """Write how the value of b comes from that of a, and how far apart their elements are."""
+    if parting.value < 0 or not found.has_values:
+        return []
     partner = -1 if parting.of_a else int(found.b.partner[parting.value])
     if partner < 0 and parting.kind == WRONG:
         partner = _result_beside(found, parting)

@@ -81,7 +81,7 @@ def _difference(found: Compared, row_a: int, row_b: int) -> list[str]:
     if mine.keys() != theirs.keys():
         return ["a and b hold other items"]
     for path in mine:
-        said = _between(found, mine[path], theirs[path])
+        said = between(found, mine[path], theirs[path])
         if said:
             return [f"at {path}: {said[0]}", *said[1:]] if path else said
     return []
@@ -92,7 +92,7 @@ def _results(half: Half, row: int) -> dict[str, int]:
     return {leaf.path: number for leaf, number in leaves if leaf.role == OUT}
 
 
-def _between(found: Compared, of_a: int, of_b: int) -> list[str]:
+def between(found: Compared, of_a: int, of_b: int) -> list[str]:
     """Say how two values differ; nothing if they agree as far as is known."""
     a, b = found.a.graph.run.value(of_a), found.b.graph.run.value(of_b)
     if (a.shape, a.dtype) != (b.shape, b.dtype):

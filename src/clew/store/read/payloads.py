@@ -104,8 +104,10 @@ class KeptOnDisk(Mapping[int, Kept]):
         checksum: Checksum,
         shards: Shards,
         check: Callable[[], None],
+        damage: list[Gap],
     ) -> None:
         self._folder = folder
+        self._damage = damage
         self._checksum = checksum
         self._shards = shards
         self._check = check
@@ -289,9 +291,7 @@ class KeptOnDisk(Mapping[int, Kept]):
             numbers = self._read("fingerprint", row)
             return None if not numbers.is_valid else numbers.values.to_numpy().tobytes()
         except Exception as broken:
-            pass_on(broken)
-            # Reading untrusted bytes may raise anything.
-            self._check()
+            self._unread(broken)
             return None
 
     def _fingerprints(self, rows: Ints) -> pa.Array | None:
@@ -306,14 +306,22 @@ class KeptOnDisk(Mapping[int, Kept]):
                 place = mine - self._starts[at] + self._stretches[at][1] - start
                 cells = column.take(pa.array(place))
             except Exception as broken:
-                pass_on(broken)
-                # Reading untrusted bytes may raise anything.
-                self._check()
+                self._unread(broken)
                 cells = pa.nulls(len(mine), pieces[0].type)
             pieces += cells.chunks if isinstance(cells, pa.ChunkedArray) else [cells]
         found = pa.concat_arrays(pieces)
         whole = found.null_count < len(found)
         return found.take(pa.array(np.argsort(order, kind="stable"))) if whole else None
+
+    def _unread(self, broken: Exception) -> None:
+        """Report that a block of fingerprints is damaged: reading one may raise anything."""
+        pass_on(broken)
+        self._check()
+        where = f"{self._folder.parent.name}/{self._folder.name}"
+        gap = Gap("fingerprints of values", where, "a part of the values is damaged",
+                  "their statistics are shown")  # fmt: skip
+        if gap not in self._damage:
+            self._damage.append(gap)
 
     def _read(self, name: str, row: int) -> pa.Scalar:
         """Return the cell of a column that is read in blocks of rows."""

@@ -92,9 +92,9 @@ def _read_rank(
     columns, errors, derived = _events(events, values, repair)
     kept = KeptOnDisk(
         folder, ints(values["value"]), repair.value_rows, values, stretches,
-        CHECKSUMS[form.checksum], shards, check,
+        CHECKSUMS[form.checksum], shards, check, gaps,
     )  # fmt: skip
-    damage = [*gaps, *repair.gaps, *kept.gaps()]
+    gaps += [*repair.gaps, *kept.gaps()]
     fields: dict[str, Any] = {**columns}
     fields |= {TABLES[name].attribute: rows for name, rows in repair.rows.items()}
     found = Columns(
@@ -104,13 +104,14 @@ def _read_rank(
         kept=kept,
         modes=dict(sorted(tables["mode"].values())),
         attributes=[row for _, row in sorted(tables["attribute"].items())],
-        gaps=[*(gap for _, gap in sorted(tables["gap"].items())), *fallen.gaps(where), *damage],
+        gaps=[*(gap for _, gap in sorted(tables["gap"].items())), *fallen.gaps(where)],
+        damage=gaps,
         environment=_environment(tables["environment"]),
         rank=int(folder.name.partition("=")[2]),
         derived=derived,
     )
     check_unfolded(found, size_of_parts(folder))
-    return found, tables["end"].get("events"), damage
+    return found, tables["end"].get("events"), gaps
 
 
 class _Fallen:
