@@ -228,7 +228,10 @@ def module_errors(found: Compared) -> tuple[ModuleError, ...]:
     """Compare the outputs of the module calls that both runs have, in the order they ended in."""
     a, b = found.a.graph.run, found.b.graph.run
     calls = {a.address(row): row for row in a.rows(MODULE).tolist()}
-    rows = []
+    # The address of each call, and where its results begin and end among those compared.
+    spans: list[tuple[str, int, int]] = []
+    of_a: list[int] = []
+    of_b: list[int] = []
     ended = b.rows(MODULE)
     for row in ended[np.argsort(b.end[ended], kind="stable")].tolist():
         address = b.address(row)
@@ -236,14 +239,20 @@ def module_errors(found: Compared) -> tuple[ModuleError, ...]:
         if other is None:
             continue
         mine, theirs = _results(b, row), _results(a, other)
-        if len(mine) != len(theirs) or not mine:
-            rows.append(ModuleError(address, None, True))
-            continue
-        far = distances(found.a.facts, np.array(theirs), found.b.facts, np.array(mine))
-        known = far[~np.isnan(far)]
-        error = float(known.max()) if len(known) else None
-        agrees = error is None or bool((far <= found.b.noise[mine])[~np.isnan(far)].all())
-        rows.append(ModuleError(address, error, agrees))
+        begin = len(of_b)
+        if len(mine) == len(theirs):
+            of_a += theirs
+            of_b += mine
+        spans.append((address, begin, len(of_b)))
+    numbers = np.array(of_b, dtype=np.int64)
+    far = distances(found.a.facts, np.array(of_a, dtype=np.int64), found.b.facts, numbers)
+    beyond = (far > found.b.noise[numbers]).tolist()
+    errors = far.tolist()
+    rows = []
+    for address, begin, end in spans:
+        known = [error for error in errors[begin:end] if error == error]
+        agrees = not any(beyond[begin:end])
+        rows.append(ModuleError(address, max(known, default=None), agrees))
     return tuple(rows)
 
 
