@@ -366,3 +366,13 @@ def test_what_the_program_drops_is_gone_at_once() -> None:
         held = Held()
         y = np.ones(2); y = y * 2; del held; seen.append(len(gone))  # fmt: skip # noqa: E702
     assert seen == [1, 2, 3]
+
+
+def test_a_watch_that_is_open_when_python_ends_says_nothing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import clew\nclew.watch('y', out=False).__enter__()\n"],
+        capture_output=True,
+        text=True,
+        timeout=HANG_GUARD,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
