@@ -671,3 +671,15 @@ def test_a_decorator_without_parentheses() -> None:
 
     with pytest.raises(clew.ClewError, match=r"parentheses: @clew\.trace\(\)$"):
         clew.trace(step)  # type: ignore[arg-type]
+
+
+def test_the_nearest_of_ops_and_of_gradients_are_of_their_kind() -> None:
+    model = nn.ModuleDict({"head": nn.Linear(3, 4)})
+    asked = ["op:aten.addmmm*", "haed:grad", "head.weigth:grad"]
+    with pytest.warns(clew.ClewWarning), clew.trace(model, capture=asked) as t:
+        model["head"](torch.ones(1, 3)).sum().backward()
+    assert [gap.remedy.split(", ")[0] for gap in t.coverage if gap.where in asked] == [
+        "the nearest that ran: op:aten.addmm.default",
+        "the nearest that ran: head",
+        "the nearest that ran: head.weight",
+    ]

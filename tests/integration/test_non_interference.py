@@ -932,3 +932,24 @@ def test_a_warning_that_was_shown_is_not_shown_again_after_a_trace() -> None:
             trace.stop()
             assert list(warnings.filters) == before
         assert list(warnings.filters) == before
+
+
+@pytest.mark.parametrize("values", ["meta", "stats", "fingerprint", "full"])
+def test_a_mode_around_the_trace_sees_no_op_of_ours(values: str) -> None:
+    class Ops(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
+            ran.append(str(func))
+            return func(*args, **kwargs or {})
+
+    def run() -> None:
+        x = torch.ones(4, 6, requires_grad=True)
+        y = x.t() * 2
+        (y.t() + x.bfloat16()).t().contiguous().sum().backward()
+
+    ran: list[str] = []
+    with Ops():
+        run()
+    plain, ran = ran, []
+    with Ops(), clew.trace(values=values):
+        run()
+    assert ran == plain

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,10 @@ import torch
 from torch.utils.data import DataLoader, Subset
 
 import clew
+
+# Else forked workers would load it through pytest, which parses it anew: in Python 3.11 that fails
+# at times with "AST constructor recursion depth mismatch".
+import clew.session.workers
 from clew.events.tensor_text import tensor_text
 from clew.run.event import Event
 from tests.datasets import (
@@ -278,3 +284,48 @@ def test_without_workers_nothing_is_exchanged(temporary: Path) -> None:
 
 def loader_without_workers() -> DataLoader[Any]:
     return DataLoader(Videos(), batch_size=2, collate_fn=plain)
+
+
+MAIN = """\
+import sys
+import numpy as np
+import clew
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        row = np.full(3, index)
+        return row
+
+def joined(rows):
+    batch = np.stack(rows)
+    return batch
+
+def load():
+    return list(DataLoader(
+        Rows(), batch_size=2, num_workers=2, collate_fn=joined, multiprocessing_context=sys.argv[1],
+    ))
+
+if __name__ == "__main__":
+    wanted = ["rows.py:Rows.__getitem__.row", "__main__:joined.batch"]
+    with clew.trace(capture=wanted) as t:
+        load()
+    print([len(t[address]) for address in wanted])
+    with clew.trace(watch=wanted) as t:
+        load()
+    print([len(t[address]) for address in wanted])
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_functions_of_the_main_script_are_found(method: str, tmp_path: Path) -> None:
+    script = tmp_path / "rows.py"
+    script.write_text(MAIN)
+    done = subprocess.run(
+        [sys.executable, script, method], capture_output=True, text=True, timeout=HANG_GUARD
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["[4, 2]", "[4, 2]"]

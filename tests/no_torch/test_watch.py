@@ -337,3 +337,42 @@ def test_a_package_that_was_installed_elsewhere_is_not_the_program_s_own(
     double = clew.watch(out=False)(work.double)
     double(np.ones(2))
     assert "y" in [event.name for event in double.watch.trace.variables]
+
+
+def test_what_the_program_drops_is_gone_at_once() -> None:
+    """Also on the same line, and after a line that is followed no more."""
+    gone: list[int] = []
+
+    class Held:
+        def __del__(self) -> None:
+            gone.append(1)
+
+    def follow() -> None:
+        held = Held()
+        y = np.ones(2); y = y * 2; del held; seen.append(len(gone))  # fmt: skip # noqa: E702
+
+    def follow_in_a_loop() -> None:
+        held = Held()
+        for step in range(5):
+            y = np.full(2, step)
+        del held
+        seen.append(len(gone))
+        y += 1
+
+    seen: list[int] = []
+    clew.watch("y", out=False)(follow)()
+    clew.watch("y", out=False, budget=3)(follow_in_a_loop)()
+    with clew.watch("y", out=False):
+        held = Held()
+        y = np.ones(2); y = y * 2; del held; seen.append(len(gone))  # fmt: skip # noqa: E702
+    assert seen == [1, 2, 3]
+
+
+def test_a_watch_that_is_open_when_python_ends_says_nothing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import clew\nclew.watch('y', out=False).__enter__()\n"],
+        capture_output=True,
+        text=True,
+        timeout=HANG_GUARD,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -137,7 +137,9 @@ def statistics_of_parameter(tensor: Tensor, version: int | None) -> Statistics:
 
 def digest_of(tensor: Tensor) -> str:
     """Return a checksum of the elements: equal for equal content, whatever the memory layout."""
-    flat = tensor.contiguous().cpu()
+    # A dispatch mode of the program would see `contiguous` and `cpu`, also where they do nothing.
+    as_it_is = tensor.is_cpu and tensor.is_contiguous()
+    flat = tensor if as_it_is else tensor.contiguous().cpu()
     return f"{checksum(memory_of(flat)):016x}"
 
 

@@ -132,6 +132,10 @@ class _Ops:
             known = self._known[id(op)] = op, self._find(str(op))
         return known[1]
 
+    def names(self) -> list[str]:
+        """Return the names of the ops that it was asked about, which are all that ran."""
+        return [str(op) for op, _ in self._known.values()]
+
     def _find(self, name: str) -> OpInterest:
         meant = [a for a in self.asked if matches_op(a.address.path, name)]
         return OpInterest(
@@ -182,6 +186,10 @@ class Interest:
     def of_op(self, op: Any) -> OpInterest:
         """Return what is wanted of an op, whose text is its name."""
         return self._ops.of(op) if self.asked else _NO_OPS
+
+    def ops_that_ran(self) -> list[str]:
+        """Return the names of the ops that ran, if any op was asked for."""
+        return self._ops.names()
 
     def of_tensor(self, path: str) -> list[Address]:
         """Return the addresses, each with a role, that name a parameter or buffer."""

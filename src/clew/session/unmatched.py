@@ -170,11 +170,7 @@ class Unmatched:
             if without_result is not None:
                 yield without_result
                 continue
-            among = [
-                *(owned if address.role in TENSOR_ROLES else called),
-                *self._assembly.names_near(address),
-            ]
-            sought = address.text if address.field else address.path
+            sought, among = self._sought_among(address, called, owned)
             close = ", ".join(name or "the root module" for name in nearest(sought, among))
             yield Gap(
                 _TO_CAPTURE,
@@ -182,6 +178,23 @@ class Unmatched:
                 "nothing that ran matches it",
                 f"the nearest that ran: {close or 'none'}",
             )
+
+    def _sought_among(
+        self, address: Address, called: list[str], owned: list[str]
+    ) -> tuple[str, list[str]]:
+        """Return the text of an address, and the names of its kind that came, to compare it with.
+
+        `called` are the paths of modules that ran, `owned` those of parameters and buffers.
+        """
+        sought = address.text if address.field else address.path
+        is_tensor = address.role in TENSOR_ROLES
+        among = owned if is_tensor else called
+        if is_tensor and address.role in CALL_GRADIENTS:
+            among = [*called, *owned]
+        if address.kind == "op":
+            among = [f"op:{name}" for name in self._assembly.interest.ops_that_ran()]
+            sought = sought if address.field else f"op:{sought}"
+        return sought, [*among, *self._assembly.names_near(address)]
 
 
 def _models_that_never_ran(

@@ -16,7 +16,7 @@ from clew.address import Address, compile_path
 from clew.events.model import Gap
 from clew.machinery import MACHINERY
 from clew.observe.variables.frames import Installed, Site, Target, hooks, instrument
-from clew.observe.variables.frames.existing import Functions
+from clew.observe.variables.frames.existing import Functions, module_name
 from clew.observe.variables.frames.functions import Found, methods, variables
 from clew.observe.variables.open_calls import (
     LastStates,
@@ -264,7 +264,7 @@ class Plan(hooks.Silent):
         key = (wanted.function, owner)
         if key not in self.functions:
             file = self._function.__code__.co_filename
-            package = str(self._function.__globals__.get("__name__", ""))
+            package = module_name(self._function.__globals__)
             self.functions[key] = Function(file, package, owner, wanted.function)
         return self.functions[key]
 

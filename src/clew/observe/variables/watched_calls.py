@@ -17,6 +17,7 @@ from typing import Protocol
 from clew.events.notebook_cells import shown_file
 from clew.events.watch_events import ValueSummary, WatchedCall, What
 from clew.machinery import OURS
+from clew.observe.variables.frames.existing import module_name
 from clew.observe.variables.open_calls import LastStates, OpenCalls
 from clew.observe.variables.selector import VariableSelector
 from clew.observe.variables.user_code import is_library
@@ -187,7 +188,7 @@ class WatchedCalls:
     ) -> OpenCall:
         """Add a call; `begun` is False if it runs already."""
         self.ran.add(code)
-        package = str(frame.f_globals.get("__name__", ""))
+        package = module_name(frame.f_globals)
         path = self._path_of(owner)
         where, wanted = self._options.names.in_call(code, package, owner, path)
         decorated = self._is_decorated(code)

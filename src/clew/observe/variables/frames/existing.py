@@ -23,6 +23,9 @@ _Namespace: TypeAlias = dict[str, Any]
 _MOST_NAMESPACES = 16
 _MOST_KEPT = 64
 
+# The name by which `multiprocessing` loads the main script into a process that it spawns.
+_SPAWNED_MAIN = "__mp_main__"
+
 
 class Functions:
     """The functions that exist now; used for several addresses, then discarded."""
@@ -144,7 +147,27 @@ def _file(function: FunctionType) -> str:
 
 
 def _module(function: FunctionType) -> str:
-    return str(function.__globals__.get("__name__", ""))
+    return module_name(function.__globals__)
+
+
+def module_name(namespace: _Namespace) -> str:
+    """Return the name of a module; a process that was spawned has the main one by another name."""
+    name = str(namespace.get("__name__", ""))
+    return "__main__" if name == _SPAWNED_MAIN else name
+
+
+def _defined_in(namespace: _Namespace) -> list[_Namespace]:
+    """Return the namespaces of the functions of a module.
+
+    A process that was spawned runs the main script in a namespace of its own, and copies what that
+    holds into the main module: functions there belong to the first one.
+    """
+    found = {id(namespace): namespace}
+    if namespace.get("__name__") == _SPAWNED_MAIN:
+        for function in _with_frozen([], [namespace]):
+            if function.__globals__.get("__name__") == _SPAWNED_MAIN:
+                found[id(function.__globals__)] = function.__globals__
+    return list(found.values())
 
 
 class _LoadedModules:
@@ -195,12 +218,12 @@ class _LoadedModules:
         for module in loaded:
             if not isinstance(module, ModuleType):
                 continue
-            namespace = object.__getattribute__(module, "__dict__")
-            self._by_name.setdefault(str(namespace.get("__name__", "")), []).append(namespace)
-            file = namespace.get("__file__")
-            if isinstance(file, str):
-                file = file[:-1] if file.endswith(".pyc") else file
-                self._by_file.setdefault(file, []).append(namespace)
+            for namespace in _defined_in(object.__getattribute__(module, "__dict__")):
+                self._by_name.setdefault(module_name(namespace), []).append(namespace)
+                file = namespace.get("__file__")
+                if isinstance(file, str):
+                    file = file[:-1] if file.endswith(".pyc") else file
+                    self._by_file.setdefault(file, []).append(namespace)
 
     def _search(self, where: str) -> Iterator[_Namespace]:
         is_meant = _test(where)
@@ -220,7 +243,7 @@ def _namespaces(where: str) -> list[_Namespace]:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if id(frame.f_globals) not in found:
-            name = str(frame.f_globals.get("__name__", ""))
+            name = module_name(frame.f_globals)
             if is_meant(frame.f_code.co_filename if is_file(where) else name):
                 found[id(frame.f_globals)] = frame.f_globals
         frame = frame.f_back

@@ -6,6 +6,7 @@ Instructions that matter to no watch are switched off one by one, when they firs
 
 from __future__ import annotations
 
+import atexit
 import sys
 import threading
 from collections.abc import Callable
@@ -107,8 +108,15 @@ def _set_events(tool: int) -> None:
 
 
 def _stop_if_idle() -> None:
+    if not (_watches or _callers):
+        _stop()
+
+
+@atexit.register
+def _stop() -> None:
+    """Stop; at exit before Python clears the modules, as callbacks would then run without them."""
     global _tool
-    if _tool is None or _watches or _callers:
+    if _tool is None:
         return
     _monitoring.set_events(_tool, 0)
     for event in _callbacks():

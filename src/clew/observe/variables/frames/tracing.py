@@ -8,6 +8,7 @@ else by the trace function, which Python then calls at each call.
 
 from __future__ import annotations
 
+import atexit
 import dis
 import functools
 import inspect
@@ -290,6 +291,16 @@ def _stop_if_idle() -> None:
     if _tracer is not None and not _watches and not _callers:
         _tracer.stop()
         _tracer = None
+
+
+@atexit.register
+def _stop_at_exit() -> None:
+    """Stop before Python clears the modules, as what runs then would be traced without them."""
+    global _tracer
+    with _lock:
+        if _tracer is not None:
+            _tracer.stop()
+            _tracer = None
 
 
 def add(watch: CodeWatch) -> None:
