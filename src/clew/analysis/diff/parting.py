@@ -22,6 +22,7 @@ from clew.analysis.diff.masks import other_masks
 from clew.analysis.diff.orders import Order
 from clew.analysis.diff.reordering import reordered
 from clew.analysis.diff.replaced_ops import after_factors, maker_of_parts, replaced_ops
+from clew.analysis.diff.small_changes import small_change
 from clew.analysis.diff.unmatched_regions import Region, regions
 from clew.events.vocabulary import BACKWARD
 
@@ -37,7 +38,8 @@ class PartingPlace:
     """The first place where two runs part: ops of both, -1 for none, and the value that differs.
 
     `value` is one of `b`, or of `a` where `b` has none, as `of_a` says. `reordered` says that it
-    has the elements that `a` goes on with, in another order.
+    has the elements that `a` goes on with, in another order, `is_small` that the effect is below
+    the noise.
     """
 
     kind: str
@@ -46,6 +48,7 @@ class PartingPlace:
     value: int
     of_a: bool
     reordered: bool = False
+    is_small: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,15 @@ def first_parting(found: Compared) -> PartingPlace | None:
         return None
     ends_a, ends_b = ([v for v in half.graph.ends if not half.right[v]] for half in (a, b))
     return parting_in(found, Window(ends_a, ends_b, len(a.graph), len(b.graph)))
+
+
+def small_parting(found: Compared) -> PartingPlace | None:
+    """Return where runs that agree up to noise part by a number or text, None if they do not."""
+    small = small_change(found)
+    if small is None:
+        return None
+    op_a, op_b, value = small
+    return PartingPlace(WRONG, op_a, op_b, value, of_a=False, is_small=True)
 
 
 def parting_in(found: Compared, window: Window) -> PartingPlace | None:
