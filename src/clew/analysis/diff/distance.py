@@ -148,15 +148,21 @@ def _only_rounded(a: ValueFacts, of_a: Ints, b: ValueFacts, of_b: Ints) -> Flags
     return np.asarray(np.where(np.isnan(apart), is_double, rounded))
 
 
-def order_between(a: ValueFacts, of_a: int, b: ValueFacts, of_b: int) -> Order:
-    """Return how the elements of two equal values are ordered, whatever their layouts."""
-    pair = np.array([of_a]), np.array([of_b])
-    return Order(int(orders_between(a, pair[0], b, pair[1], distances(a, pair[0], b, pair[1]))[0]))
+def order_between(
+    a: ValueFacts, of_a: int, b: ValueFacts, of_b: int, in_place: bool = False
+) -> Order:
+    """Return how the elements of two equal values are ordered, whatever their layouts; with
+    `in_place` the first axis of one is that of the other, and so on.
+    """
+    x, y = np.array([of_a]), np.array([of_b])
+    return Order(int(orders_between(a, x, b, y, distances(a, x, b, y), in_place)[0]))
 
 
-def orders_between(a: ValueFacts, of_a: Ints, b: ValueFacts, of_b: Ints, far: Floats) -> Ints:
+def orders_between(
+    a: ValueFacts, of_a: Ints, b: ValueFacts, of_b: Ints, far: Floats, in_place: bool = False
+) -> Ints:
     """Return how the elements of pairs of equal values are ordered, by how far they are apart."""
     found: Ints = np.full(len(of_a), int(Order.SAME), dtype=np.int64)
     other = np.flatnonzero((a.digest[of_a] < 0) | (a.digest[of_a] != b.digest[of_b]))
-    found[other] = orders_of(a.orders, of_a[other], b.orders, of_b[other], far[other])
+    found[other] = orders_of(a.orders, of_a[other], b.orders, of_b[other], far[other], in_place)
     return found

@@ -239,7 +239,13 @@ def _unlike(half: Half, other: Half) -> list[int]:
         others = ends[ends != half.partner[value]]
         far = distances(other.facts, others, half.facts, np.full_like(others, value))
         near = others[far <= np.maximum(half.noise[value], other.noise[others])].tolist()
-        orders = (order_between(other.facts, one, half.facts, value) for one in near)
+        shape = half.graph.run.value(value).shape
+        orders = (
+            order_between(
+                other.facts, one, half.facts, value, other.graph.run.value(one).shape == shape
+            )
+            for one in near
+        )
         if not any(order >= Order.UNKNOWN for order in orders):
             found.append(value)
     return found
