@@ -173,3 +173,39 @@ def test_training_runs_are_told_apart_by_it_too() -> None:
     assert first is not None
     assert (first.cause, first.step) == ("forward", 0)
     assert "argument 4: 1e-05 in a, 1e-06 in b" in first.evidence
+
+
+class Normed(nn.Module):
+    """A norm of small numbers between two products."""
+
+    def __init__(self, eps: float) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(3)
+        self.up, self.down = (
+            nn.Parameter(0.1 * torch.randn(16, 16, generator=generator)) for _ in range(2)
+        )
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.layer_norm(x @ self.up, (16,), eps=self.eps)
+        return torch.tanh(x @ self.down)
+
+
+class NormedByHand(Normed):
+    """The same, written out."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        z = torch.einsum("btw,wv->btv", z, self.up)
+        spread, centred = z.var(-1, correction=0, keepdim=True), z - z.mean(-1, keepdim=True)
+        root = torch.sqrt(spread + self.eps)
+        return torch.einsum("btw,wv->btv", centred / root, self.down).tanh()
+
+
+def test_an_epsilon_is_another_though_it_is_the_root_of_the_other() -> None:
+    reference = recorded(Normed(1e-6))
+    assert clew.diff(reference, recorded(NormedByHand(1e-6))).equal
+    first = clew.diff(reference, recorded(NormedByHand(1e-3))).first
+    assert first is not None
+    assert first.b is not None
+    assert first.b.source is not None
+    assert first.b.source.text == "root = torch.sqrt(spread + self.eps)"
