@@ -102,3 +102,36 @@ def test_what_a_port_returns_turned_round_is_a_difference() -> None:
     assert found.first.b is not None
     assert found.first.b.source is not None
     assert found.first.b.source.text in ("whole = whole.mT", "return whole.contiguous()")
+
+
+class Masked(nn.Module):
+    """A projection of what a mask lets through, with or without the mask."""
+
+    def __init__(self, masked: bool) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(3)
+        self.weight = nn.Parameter(torch.randn(8, 8, generator=generator))
+        self.masked = masked
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        x = torch.tanh(x)
+        if self.masked:
+            x = x * mask[:, None]
+        x = x @ self.weight
+        return torch.sigmoid(x)
+
+
+def test_what_is_said_of_a_missing_op_is_said_of_that_op() -> None:
+    x, mask = torch.randn(4, 8, generator=torch.Generator().manual_seed(5)), torch.ones(4)
+    mask[1] = 0
+    traces = []
+    for masked in (True, False):
+        with torch.no_grad(), clew.trace(values="fingerprint") as t:
+            Masked(masked)(x, mask)
+        traces.append(t)
+    first = clew.diff(*traces).first
+    assert first is not None
+    assert first.a is not None
+    assert first.a.name in ("aten.mul.Tensor", "aten.unsqueeze.default")
+    assert first.kind == "missing"
+    assert first.evidence[0] == "b has its inputs bit for bit, but not its result"

@@ -104,6 +104,8 @@ def parting_in(found: Compared, window: Window) -> PartingPlace | None:
         return fed
     if ops_a and ops_b and not (found.pairs >= 0).any():
         return _in_other_code(found, ops_a, ops_b, PartingPlace(kind, op_a, op_b, -1, of_a=False))
+    if kind == MISSING:
+        return PartingPlace(kind, op_a, op_b, _wrong(a, op_a)[0], of_a=True)
     if kind == WRONG:
         op_a, op_b = different_constants(found, op_a, op_b) or (op_a, op_b)
     return PartingPlace(kind, op_a, op_b, _wrong(b, op_b)[0], of_a=False)
