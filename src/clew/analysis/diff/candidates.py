@@ -1,7 +1,8 @@
 """Places where two runs may part, most likely first, for those who can check them.
 
 Input: `Compared`. Output: `PartingPlace`s: the one that `first_parting` names, then every other op
-of `b` that took only right values and returned a wrong one, in order.
+of `b` that took only right values and returned a wrong one, in order, and at last a changed number
+or text whose effect is below the noise.
 """
 
 from __future__ import annotations
@@ -9,14 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from clew.analysis.diff.compared import Compared
-from clew.analysis.diff.parting import EXTRA, WRONG, PartingPlace, first_parting
+from clew.analysis.diff.parting import EXTRA, WRONG, PartingPlace, first_parting, small_parting
 
 
 def candidates(found: Compared) -> Iterator[PartingPlace]:
     """Give the places where the runs may part; none if they agree up to noise."""
-    first = first_parting(found)
-    if first is None:
-        return
+    first, small = first_parting(found), small_parting(found)
+    if first is not None:
+        yield from _from_first(found, first)
+    if small is not None:
+        yield small
+
+
+def _from_first(found: Compared, first: PartingPlace) -> Iterator[PartingPlace]:
     yield first
     half = found.b
     graph, known, right = half.graph, half.facts.known, half.right

@@ -22,7 +22,7 @@ from clew.analysis.diff.joined_values import sliced_distances
 from clew.analysis.diff.noise import NOISE, ROUNDING, Noise, levels_of, per_dtype
 from clew.analysis.diff.pairing import Rename, pair_ops
 from clew.analysis.diff.proofs import with_sources
-from clew.analysis.diff.value_matching import disordered, match
+from clew.analysis.diff.value_matching import disordered, match, turned_results
 from clew.events.columns import Flags, Floats, Ints
 from clew.run.run import Run
 
@@ -142,6 +142,7 @@ def _half(
     sliced, in_order = sliced_distances(mine, facts, least, other, other_facts, other_least, alone)
     far[disordered(mine, facts, other_facts, partner, numbers, in_order)] = np.inf
     far = np.fmin(far, sliced)
+    far[turned_results(mine, facts, other, other_facts, least)] = np.inf
     # Memory that nothing has written is as good as any other.
     unset = mine.unwritten
     far[unset & ~np.isnan(far)] = 0.0

@@ -22,11 +22,11 @@ from clew.analysis.diff.named_parting import first_named, has_only_names
 from clew.analysis.diff.noise import NOISE, ROUNDING, Noise
 from clew.analysis.diff.ops_alone import check_same_code, first_other_op, lacking, matched_ops
 from clew.analysis.diff.orders import level_notes
-from clew.analysis.diff.parting import INPUTS, PartingPlace, first_parting
+from clew.analysis.diff.parting import INPUTS, PartingPlace, first_parting, small_parting
 from clew.analysis.diff.renaming import renaming
 from clew.analysis.diff.step_series import step_errors
 from clew.analysis.diff.training_causes import DATA, PARAMETERS, STEPS, TrainingCause
-from clew.analysis.diff.training_parting import TrainingPlace, training_parting
+from clew.analysis.diff.training_parting import TrainingPlace, iteration_of, training_parting
 from clew.errors import ClewError
 from clew.events.columns import OUT
 from clew.events.vocabulary import MODULE
@@ -79,6 +79,8 @@ def _compared(
     parting: PartingPlace | TrainingPlace | None
     if across is None:
         parting = _first_parting(found) if found.drift is None else training_parting(found)
+        if parting is None and not isinstance(tolerance, float | int):
+            parting = _by_small_change(found)
     else:
         tolerance = CROSS_NOISE
         found = compare(a, b, rename, tolerance)
@@ -118,6 +120,14 @@ def _first_parting(found: Compared) -> PartingPlace | None:
     if not takes or half.facts.known[takes].any():
         return place
     return first_other_op(found, None if place.op_b < 0 else place.op_b) or place
+
+
+def _by_small_change(found: Compared) -> PartingPlace | TrainingPlace | None:
+    """Return where runs that agree up to noise part by a number or text given to an op."""
+    place = small_parting(found)
+    if place is None or found.drift is None:
+        return place
+    return TrainingPlace(place, iteration_of(found, place))
 
 
 def _across(found: Compared, dtypes: tuple[str, str]) -> PartingPlace | None:

@@ -13,13 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from clew.analysis.diff.flow_graph import FlowGraph
-from clew.analysis.diff.orders import Order, Orders, orders_of
+from clew.analysis.diff.orders import Order, Orders, apart_in_place, orders_of
 from clew.events.columns import Flags, Floats, Ints
 
 # Sums of equal elements in another order differ by this much, rounding of elements by far more.
 SAME_ELEMENTS = 1e-12
 # Values that differ by more than this are not the same in another order.
 _NEAR = 1e-2
+# What rounding of an element adds to sums at most, in parts of what tells no order from another.
+_ROUNDED = 0.1
+# Only in double precision this little tells one order from another.
+_DOUBLE = 1e-9
 # Fewer elements than this agree by chance.
 _FEWEST = 6
 # What the other elements of a tensor add to its sums if a single number outweighs them.
@@ -122,6 +126,7 @@ def permuted(a: ValueFacts, of_a: Ints, b: ValueFacts, of_b: Ints) -> Flags:
     known = (a.digest[of_a] >= 0) & (b.digest[of_b] >= 0)
     same = known & (a.digest[of_a] == b.digest[of_b])
     found = known & ~same & (far <= SAME_ELEMENTS)
+    found[found] = ~_only_rounded(a, of_a[found], b, of_b[found])
     # What is far apart is no permutation, whatever its order.
     near = np.flatnonzero(~found & ~same & (far <= _NEAR))
     orders = orders_of(a.orders, of_a[near], b.orders, of_b[near], far[near], in_place=True)
@@ -129,15 +134,35 @@ def permuted(a: ValueFacts, of_a: Ints, b: ValueFacts, of_b: Ints) -> Flags:
     return np.asarray(found)
 
 
-def order_between(a: ValueFacts, of_a: int, b: ValueFacts, of_b: int) -> Order:
-    """Return how the elements of two equal values are ordered, whatever their layouts."""
-    pair = np.array([of_a]), np.array([of_b])
-    return Order(int(orders_between(a, pair[0], b, pair[1], distances(a, pair[0], b, pair[1]))[0]))
+def _only_rounded(a: ValueFacts, of_a: Ints, b: ValueFacts, of_b: Ints) -> Flags:
+    """Return which pairs of about the same sums differ in the last bits of some elements only.
+
+    If few do, what they add to the sums may cancel. In a permutation whole elements change places,
+    unless it stays within the blocks of an axis, which changes no sum at all. Sums of double
+    precision do not tell such from rounding of the elements.
+    """
+    tolerance = np.maximum(a.orders.tolerance[of_a], b.orders.tolerance[of_b])
+    is_double = (tolerance > 0) & (tolerance < _DOUBLE)
+    apart = apart_in_place(a.orders, of_a, b.orders, of_b)
+    rounded = (apart <= _ROUNDED * tolerance) & (is_double | (apart > SAME_ELEMENTS))
+    return np.asarray(np.where(np.isnan(apart), is_double, rounded))
 
 
-def orders_between(a: ValueFacts, of_a: Ints, b: ValueFacts, of_b: Ints, far: Floats) -> Ints:
+def order_between(
+    a: ValueFacts, of_a: int, b: ValueFacts, of_b: int, in_place: bool = False
+) -> Order:
+    """Return how the elements of two equal values are ordered, whatever their layouts; with
+    `in_place` the first axis of one is that of the other, and so on.
+    """
+    x, y = np.array([of_a]), np.array([of_b])
+    return Order(int(orders_between(a, x, b, y, distances(a, x, b, y), in_place)[0]))
+
+
+def orders_between(
+    a: ValueFacts, of_a: Ints, b: ValueFacts, of_b: Ints, far: Floats, in_place: bool = False
+) -> Ints:
     """Return how the elements of pairs of equal values are ordered, by how far they are apart."""
     found: Ints = np.full(len(of_a), int(Order.SAME), dtype=np.int64)
     other = np.flatnonzero((a.digest[of_a] < 0) | (a.digest[of_a] != b.digest[of_b]))
-    found[other] = orders_of(a.orders, of_a[other], b.orders, of_b[other], far[other])
+    found[other] = orders_of(a.orders, of_a[other], b.orders, of_b[other], far[other], in_place)
     return found

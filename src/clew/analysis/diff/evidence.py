@@ -45,7 +45,15 @@ def evidence_of(found: Compared, parting: PartingPlace) -> tuple[str, ...]:
         said += different_tensors(found, parting.op_a, parting.op_b)
         said += different_settings(a, parting.op_a, b, parting.op_b)
     said += _called_from(found, parting)
+    said += _below_noise(b) if parting.is_small else []
     return tuple(said)
+
+
+def _below_noise(half: Half) -> list[str]:
+    """Say how little the results of a run differ that agree up to noise."""
+    far = [float(half.far[v]) for v in half.graph.ends if half.far[v] <= half.noise[v]]
+    most = f"by {_size(max(far))} at most: " if far else ""
+    return [f"what comes out differs {most}below the noise, but another number is no rounding"]
 
 
 def _called_from(found: Compared, parting: PartingPlace) -> list[str]:

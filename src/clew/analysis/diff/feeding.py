@@ -86,10 +86,17 @@ class Feeders:
         return Feeding(op_a, op_b)
 
     def _is_other_result(self, above: Feeding, op_a: int, op_b: int) -> bool:
-        """Return whether two ops at equal lines got different ones of the results of two others."""
+        """Return whether two ops at equal lines got different ones of the results of two others,
+        whose lines differ. If these do not, the results were mixed up after them.
+        """
         a, b = self._found.a.graph, self._found.b.graph
         given = a.gives[above.op_a], b.gives[above.op_b]
-        if min(map(len, given)) < 2 or a.texts([op_a]) != b.texts([op_b]):
+        is_same = a.texts([op_a]) == b.texts([op_b])
+        if (
+            min(map(len, given)) < 2
+            or not is_same
+            or a.texts([above.op_a]) == b.texts([above.op_b])
+        ):
             return False
         used = (
             {given[0].index(v) for v in a.takes[op_a] if v in given[0]},

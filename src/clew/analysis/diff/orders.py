@@ -27,6 +27,8 @@ from clew.run.value import fingerprint_in, packed_in
 # counts as rounding over a whole run, as only another order is looked for.
 _ROUNDED = {"float64": 1e-10, "float32": 1e-4, "float16": 2e-1, "bfloat16": 5e-1}
 _SMALLEST = 1e-300
+# Sums along an axis that differ by less, in parts of the largest number, are about equal.
+_TELLING = 1e-2
 _ABSOLUTE = SUMS.index("absolute")
 # So many pairs are compared together, to bound the memory.
 _MOST_PAIRS = 1 << 14
@@ -132,6 +134,27 @@ def orders_of(
         largest = a.largest[of_a[at]], b.largest[of_b[at]]
         pairs = _Pairs(one, a.sums(of_a[at]), other, b.sums(of_b[at]), largest, tolerance[at])
         found[at] = pairs.orders(in_place)
+    return found
+
+
+@np.errstate(all="ignore")
+def apart_in_place(a: Orders, of_a: Ints, b: Orders, of_b: Ints) -> Floats:
+    """Return how far sums along an axis of pairs are apart at most, in parts of their largest
+    number; NaN where shapes differ, or the sums along an axis are about equal, so that they would
+    not tell one order along it from another.
+    """
+    found: Floats = np.full(len(of_a), np.nan)
+    shape_a, shape_b = a.shape_numbers(of_a), b.shape_numbers(of_b)
+    for at in _of_equal_shapes(shape_a, shape_b):
+        shape = a.shapes[int(shape_a[at[0]])]
+        if shape != b.shapes[int(shape_b[at[0]])]:
+            continue
+        one, other = a.sums(of_a[at]), b.sums(of_b[at])
+        size = np.maximum(a.largest[of_a[at]], b.largest[of_b[at]]) + _SMALLEST
+        found[at] = np.abs(one - other)[:, len(SUMS) :].max(axis=1, initial=0.0) / size
+        for first, last in axis_columns(shape):
+            spread = np.ptp(one[:, first:last], axis=1) if last > first + 1 else np.inf
+            found[at[spread < _TELLING * size]] = np.nan
     return found
 
 

@@ -22,6 +22,7 @@ from clew.analysis.diff.masks import other_masks
 from clew.analysis.diff.orders import Order
 from clew.analysis.diff.reordering import reordered
 from clew.analysis.diff.replaced_ops import after_factors, maker_of_parts, replaced_ops
+from clew.analysis.diff.small_changes import small_change
 from clew.analysis.diff.unmatched_regions import Region, regions
 from clew.events.vocabulary import BACKWARD
 
@@ -37,7 +38,8 @@ class PartingPlace:
     """The first place where two runs part: ops of both, -1 for none, and the value that differs.
 
     `value` is one of `b`, or of `a` where `b` has none, as `of_a` says. `reordered` says that it
-    has the elements that `a` goes on with, in another order.
+    has the elements that `a` goes on with, in another order, `is_small` that the effect is below
+    the noise.
     """
 
     kind: str
@@ -46,6 +48,7 @@ class PartingPlace:
     value: int
     of_a: bool
     reordered: bool = False
+    is_small: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,15 @@ def first_parting(found: Compared) -> PartingPlace | None:
         return None
     ends_a, ends_b = ([v for v in half.graph.ends if not half.right[v]] for half in (a, b))
     return parting_in(found, Window(ends_a, ends_b, len(a.graph), len(b.graph)))
+
+
+def small_parting(found: Compared) -> PartingPlace | None:
+    """Return where runs that agree up to noise part by a number or text, None if they do not."""
+    small = small_change(found)
+    if small is None:
+        return None
+    op_a, op_b, value = small
+    return PartingPlace(WRONG, op_a, op_b, value, of_a=False, is_small=True)
 
 
 def parting_in(found: Compared, window: Window) -> PartingPlace | None:
@@ -92,6 +104,8 @@ def parting_in(found: Compared, window: Window) -> PartingPlace | None:
         return fed
     if ops_a and ops_b and not (found.pairs >= 0).any():
         return _in_other_code(found, ops_a, ops_b, PartingPlace(kind, op_a, op_b, -1, of_a=False))
+    if kind == MISSING:
+        return PartingPlace(kind, op_a, op_b, _wrong(a, op_a)[0], of_a=True)
     if kind == WRONG:
         op_a, op_b = different_constants(found, op_a, op_b) or (op_a, op_b)
     return PartingPlace(kind, op_a, op_b, _wrong(b, op_b)[0], of_a=False)
@@ -227,7 +241,13 @@ def _unlike(half: Half, other: Half) -> list[int]:
         others = ends[ends != half.partner[value]]
         far = distances(other.facts, others, half.facts, np.full_like(others, value))
         near = others[far <= np.maximum(half.noise[value], other.noise[others])].tolist()
-        orders = (order_between(other.facts, one, half.facts, value) for one in near)
+        shape = half.graph.run.value(value).shape
+        orders = (
+            order_between(
+                other.facts, one, half.facts, value, other.graph.run.value(one).shape == shape
+            )
+            for one in near
+        )
         if not any(order >= Order.UNKNOWN for order in orders):
             found.append(value)
     return found

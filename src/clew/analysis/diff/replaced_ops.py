@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 
 from clew.analysis.diff.arguments import constants_of
 from clew.analysis.diff.compared import Compared, Half
@@ -36,6 +37,7 @@ def replaced_ops(found: Compared, of_a: Region, of_b: Region) -> tuple[int, int]
         _other_arguments(found, of_a, of_b)
         or _other_numbers(found, of_a, of_b)
         or _other_functions(found, of_a, of_b)
+        or _other_numbers(found, of_a, of_b, _is_same_small)
     )
 
 
@@ -75,11 +77,14 @@ def _plain(graph: FlowGraph, op: int, axes: int) -> dict[str, object]:
     }
 
 
-def _other_numbers(found: Compared, of_a: Region, of_b: Region) -> tuple[int, int] | None:
+def _other_numbers(
+    found: Compared, of_a: Region, of_b: Region, same: Callable[[float, float], bool] | None = None
+) -> tuple[int, int] | None:
     """Return the ops with the numbers nearest to each other that only one run has."""
+    same = same or _is_same
     numbers_a, numbers_b = _numbers(found.a, of_a), _numbers(found.b, of_b)
-    only_a = [one for one in numbers_a if not any(_is_same(one[0], x) for x, _ in numbers_b)]
-    only_b = [one for one in numbers_b if not any(_is_same(one[0], x) for x, _ in numbers_a)]
+    only_a = [one for one in numbers_a if not any(same(one[0], x) for x, _ in numbers_b)]
+    only_b = [one for one in numbers_b if not any(same(one[0], x) for x, _ in numbers_a)]
     pairs = [
         (abs(math.log(x / y)), op_b, op_a)
         for x, op_a in only_a
@@ -137,6 +142,16 @@ def _is_same(x: float, y: float) -> bool:
     """Return whether a number is another, as a factor or divisor, or its root or square."""
     forms = (y, 1 / y, y * y, 1 / (y * y), math.sqrt(y), 1 / math.sqrt(y))
     return any(abs(x - form) <= _CLOSE * x for form in forms)
+
+
+def _is_same_small(x: float, y: float) -> bool:
+    """Return whether a number is another, which a small one is only if they are equal.
+
+    An epsilon of 1e-3 has the root of 1e-6 for a number, but is seldom meant as such.
+    """
+    if min(x, y) < _SMALL:
+        return abs(x - y) <= _CLOSE * x
+    return _is_same(x, y)
 
 
 def _other_functions(found: Compared, of_a: Region, of_b: Region) -> tuple[int, int] | None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from clew.analysis.diff.distance import ValueFacts, distances, orders_between
 from clew.analysis.diff.flow_graph import FlowGraph
-from clew.analysis.diff.orders import Order
+from clew.analysis.diff.orders import Order, orders_of
 from clew.events.columns import Flags, Floats, Ints
 
 _UNKNOWN = int(Order.UNKNOWN)
@@ -83,6 +83,34 @@ def disordered(
         if took[value] and all(order < before.get(n, _UNKNOWN) != _UNKNOWN for n in took[value])
     ]
     return np.array(found, dtype=np.int64)
+
+
+def turned_results(
+    mine: FlowGraph, facts: ValueFacts, other: FlowGraph, other_facts: ValueFacts, noise: Floats
+) -> Ints:
+    """Return what comes out of a run with the elements of what comes out of the other, in another
+    order. A layout that other values may have is none for results of one shape.
+    """
+    found = []
+    of_mine, of_other = _ends_by_shape(mine), _ends_by_shape(other)
+    for shape, values in of_mine.items():
+        others = of_other.get(shape, [])
+        if len(values) != 1 or len(others) != 1 or not facts.says_much[values[0]]:
+            continue
+        x, y = np.array(others), np.array(values)
+        far = distances(other_facts, x, facts, y)
+        same = 0 <= facts.digest[values[0]] == other_facts.digest[others[0]]
+        if not same and far[0] <= noise[values[0]]:
+            order = orders_of(other_facts.orders, x, facts.orders, y, far, in_place=True)
+            found += values if order[0] < _UNKNOWN else []
+    return np.array(found, dtype=np.int64)
+
+
+def _ends_by_shape(graph: FlowGraph) -> dict[object, list[int]]:
+    found: dict[object, list[int]] = {}
+    for value in graph.ends:
+        found.setdefault(graph.run.value(value).shape, []).append(value)
+    return found
 
 
 def _within(norm: Floats) -> Floats:
