@@ -129,6 +129,7 @@ Known& Values::meet(Known& known, TensorImpl* tensor) {
   weak::incref(tensor);
   known = Known{};
   known.tensor = tensor;
+  known.value = known.producer = known.meta = known.name = -1;
   if (++used_ * 2 <= slots_.size()) return known;
   rebuild();
   return slot(tensor);

@@ -106,20 +106,20 @@ class MemoryRoom {
   std::vector<Memory*> free_;
 };
 
-// A tensor, and the value it had when it was met last.
+// A tensor, and the value it had when it was met last. Tables are made of zeros, and `meet` fills it in.
 struct Known {
-  TensorImpl* tensor = nullptr;  // weakly held
-  Memory* memory = nullptr;
-  TensorImpl* next = nullptr;  // another on its memory, unless one of them has moved to other memory since
-  int64_t value = -1;
-  int64_t producer = -1;
-  uint32_t writes = 0;   // those to its memory when the value was made
-  uint32_t version = 0;  // torch's count, where it is read
-  int32_t meta = -1;
-  int32_t name = -1;
-  bool grad = false;
-  bool is_unwritten = false;
-  bool is_pending = false;  // and the event that wrote to it still did when it had ended
+  TensorImpl* tensor;  // weakly held
+  Memory* memory;
+  TensorImpl* next;  // another on its memory, unless one of them has moved to other memory since
+  int64_t value;
+  int64_t producer;
+  uint32_t writes;   // those to its memory when the value was made
+  uint32_t version;  // torch's count, where it is read
+  int32_t meta;
+  int32_t name;
+  bool grad;
+  bool is_unwritten;
+  bool is_pending;  // and the event that wrote to it still did when it had ended
 };
 
 // Return a tensor that owns the reference it is given.
