@@ -46,7 +46,9 @@ class _Deferral:
 
     def begin(self) -> None:
         """Take the place of all handlers."""
-        for number in _NUMBERS:
+        found = map(_signal.getsignal, _NUMBERS)
+        used = [number for number, handler in zip(_NUMBERS, found, strict=True) if handler]
+        for number in used:
             handler: Any = _signal.getsignal(number)
             if callable(handler):
                 self._handlers[number] = handler

@@ -325,3 +325,24 @@ def test_threads_count_calls_together() -> None:
             thread.join()
     assert sorted(e.call for e in calls(t, "one.first")) == list(range(60))
     assert not faults(t)
+
+
+def test_a_parameter_replaced_in_a_trace_is_named_the_same_each_time() -> None:
+    def swapped(model: Model) -> list[Any]:
+        weight = model.head.weight
+        with native_trace(model) as t:
+            model(X)
+            model.head.weight = nn.Parameter(torch.zeros(2, 4))
+        names = [getattr(v, "name", None) for op in t.ops for v in op.inputs.values()]
+        model.head.weight = weight
+        assert not faults(t)
+        return names
+
+    model = Model()
+    recorded(model)
+    first = swapped(model)
+    for _ in range(2):
+        recorded(model)
+        assert swapped(model) == first
+    assert "one.first.weight" in first
+    assert "head.weight" not in first

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -59,11 +59,11 @@ class Request:
         found = {address.text: address for address in self.capture}
         return list((found | {text: a for text, (a, _) in self.followed.items()}).values())
 
-    def on_rank(self, rank: int) -> Request:
+    def on_rank(self, rank_of_process: Callable[[], int]) -> Request:
         """Leave out the addresses of other ranks, which have nothing to match in this process."""
         if not (self.capture or self.followed or self.watch):
             return self
-        here = (None, rank)
+        here = (None, rank_of_process())
         return replace(
             self,
             capture=[address for address in self.capture if address.rank in here],

@@ -17,13 +17,29 @@ class Environment:
     """Where and when a recording is made."""
 
     def __init__(self) -> None:
-        self.rank, self.size = rank_and_size()
+        self._ranks = _ranks_of_distributed()
         self._clock = time.perf_counter_ns()
         self._began = time.time()
 
+    @property
+    def rank(self) -> int:
+        """Return the rank of this process."""
+        return self._known_ranks()[0]
+
+    @property
+    def size(self) -> int:
+        """Return how many ranks there are."""
+        return self._known_ranks()[1]
+
     def find_rank(self) -> None:
         """Read the rank again: torch.distributed may have come up, and may be gone later."""
-        self.rank, self.size = rank_and_size((self.rank, self.size))
+        self._ranks = _ranks_of_distributed() or self._ranks
+
+    def _known_ranks(self) -> tuple[int, int]:
+        # To look variables up that are not set takes long, and most traces are never read.
+        if self._ranks is None:
+            self._ranks = _ranks_of_variables()
+        return self._ranks
 
     def facts(self, name: str | None) -> dict[str, Any]:
         """Return the facts of where and when a recording is made."""

@@ -68,7 +68,7 @@ class Session:
     ) -> None:
         self._environment = Environment()
         self._step_watch = step_watch
-        self._request = request = request.on_rank(self._environment.rank)
+        self._request = request = request.on_rank(lambda: self._environment.rank)
         self._engine = chosen_engine(request)
         self._is_paced = is_paced
         # How many events there were when that was last done.

@@ -93,7 +93,8 @@ void add_callbacks() {
 }
 
 // A forked process has none of the other threads: what they were changing must be whole.
-void each_lock(void (*use)(std::mutex&)) {
+template <typename Use>
+void each_lock(Use use) {
   use(handle_lock);
   use(busy_lock);
   for (auto& one : active) {
@@ -109,7 +110,7 @@ void each_lock(void (*use)(std::mutex&)) {
 // and the forked process would find the lock locked for ever. Then have this thread's own copy
 // made anew, so that the forked process need not take the lock for its next op.
 void before_fork() {
-  each_lock([](std::mutex& lock) { lock.lock(); });
+  each_lock([](auto& lock) { lock.lock(); });
   if (handle == 0) return;
   at::removeCallback(handle);
   at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION);
@@ -117,12 +118,12 @@ void before_fork() {
 
 void after_fork() {
   if (handle != 0) add_callbacks();
-  each_lock([](std::mutex& lock) { lock.unlock(); });
+  each_lock([](auto& lock) { lock.unlock(); });
 }
 
 void after_fork_in_child() {
   handle = 0;
-  each_lock([](std::mutex& lock) { lock.unlock(); });
+  each_lock([](auto& lock) { lock.unlock(); });
 }
 
 // Take a recording off the list; return whether torch still tells it of ops, but none is left.

@@ -12,7 +12,7 @@ bool is_number(const at::Tensor& tensor) {
          impl->dim() == 0 && impl->data() != nullptr;
 }
 
-void append_int(std::vector<uint64_t>& words, int64_t value) {
+void append_int(Words& words, int64_t value) {
   constexpr int64_t most = int64_t{1} << 54;
   if (value > -most && value < most) {
     words.push_back(word(Tag::INT, static_cast<uint64_t>(value)));
@@ -22,7 +22,7 @@ void append_int(std::vector<uint64_t>& words, int64_t value) {
   }
 }
 
-void append_double(std::vector<uint64_t>& words, double value) {
+void append_double(Words& words, double value) {
   uint64_t bits;
   std::memcpy(&bits, &value, sizeof bits);
   words.push_back(word(Tag::DOUBLE));
@@ -31,17 +31,17 @@ void append_double(std::vector<uint64_t>& words, double value) {
 
 namespace {
 
-void append_complex(std::vector<uint64_t>& words, c10::complex<double> value) {
+void append_complex(Words& words, c10::complex<double> value) {
   words.push_back(word(Tag::COMPLEX));
   uint64_t bits[2];
   double parts[2] = {value.real(), value.imag()};
   std::memcpy(bits, parts, sizeof bits);
-  words.insert(words.end(), bits, bits + 2);
+  words.add(bits, bits + 2);
 }
 
 }  // namespace
 
-void append_number(std::vector<uint64_t>& words, const at::Tensor& number) {
+void append_number(Words& words, const at::Tensor& number) {
   const void* data = number.unsafeGetTensorImpl()->data();
   switch (number.scalar_type()) {
     case at::kDouble: return append_double(words, *static_cast<const double*>(data));
@@ -54,7 +54,7 @@ void append_number(std::vector<uint64_t>& words, const at::Tensor& number) {
   }
 }
 
-void append_constant(std::vector<uint64_t>& words, Texts& texts, const c10::IValue& value) {
+void append_constant(Words& words, Texts& texts, const c10::IValue& value) {
   if (value.isNone()) {
     words.push_back(word(Tag::NONE));
   } else if (value.isInt()) {

@@ -10,7 +10,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "growing.h"
+
 namespace clew {
+
+using Words = Growing<uint64_t>;
 
 enum class Tag : uint8_t {
   NONE, TENSOR, INT, LONG, DOUBLE, COMPLEX, BOOL, TEXT, INTS, LIST, DEVICE, GENERATOR, STORAGE, OTHER,
@@ -40,16 +44,16 @@ bool is_number(const at::Tensor& tensor);
 
 // Append a value; `tensor(const at::Tensor&)` is called with each tensor in it.
 template <typename OnTensor>
-void append(std::vector<uint64_t>& words, Texts& texts, const c10::IValue& value, OnTensor& tensor);
+void append(Words& words, Texts& texts, const c10::IValue& value, OnTensor& tensor);
 
-void append_constant(std::vector<uint64_t>& words, Texts& texts, const c10::IValue& value);
-void append_number(std::vector<uint64_t>& words, const at::Tensor& number);
-void append_int(std::vector<uint64_t>& words, int64_t value);
-void append_double(std::vector<uint64_t>& words, double value);
+void append_constant(Words& words, Texts& texts, const c10::IValue& value);
+void append_number(Words& words, const at::Tensor& number);
+void append_int(Words& words, int64_t value);
+void append_double(Words& words, double value);
 
 template <typename OnTensor>
 void append(
-    std::vector<uint64_t>& words, Texts& texts, const c10::IValue& value, OnTensor& tensor) {
+    Words& words, Texts& texts, const c10::IValue& value, OnTensor& tensor) {
   if (value.isTensor()) {
     const at::Tensor& one = value.toTensor();
     if (!one.defined()) {

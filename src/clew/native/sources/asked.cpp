@@ -7,7 +7,7 @@ namespace clew {
 bool Recording::is_asked(Thread& thread, const OpFacts& facts) {
   auto at = static_cast<size_t>(facts.number);
   {
-    std::lock_guard<std::mutex> guard(lock);
+    std::lock_guard<Lock> guard(lock);
     if (at >= asked_.size()) asked_.resize(at + 1);
     if (asked_[at] != 0) return asked_[at] == 2;
   }
@@ -17,7 +17,7 @@ bool Recording::is_asked(Thread& thread, const OpFacts& facts) {
   thread.is_asking = false;
   if (!found) throw PythonError();
   bool is_wanted = found.get() == Py_True;
-  std::lock_guard<std::mutex> guard(lock);
+  std::lock_guard<Lock> guard(lock);
   asked_[at] = is_wanted ? 2 : 1;
   return is_wanted;
 }
@@ -31,7 +31,7 @@ void Recording::hold_given(Thread& thread, AskedCall& call) {
 
 void Recording::describe_asked(Thread& thread, const OpenOp& op, AskedCall& call) {
   call.op = op.facts->number;
-  call.words.assign(thread.words.begin() + static_cast<ptrdiff_t>(op.first_word), thread.words.end());
+  call.words.assign(thread.words.begin() + op.first_word, thread.words.end());
   call.texts = texts.all;
   for (size_t i = 0; i < thread.given.size() && op.first_ref + i < thread.refs.size(); ++i) {
     int64_t value = thread.refs[op.first_ref + i];

@@ -124,7 +124,7 @@ PyObject* abandon(PyObject* self, PyObject*) {
 // release(): drop what is known of tensors; their values were handed over.
 PyObject* release(PyObject* self, PyObject*) {
   {
-    std::lock_guard<std::mutex> guard(of(self).lock);
+    std::lock_guard<clew::Lock> guard(of(self).lock);
     of(self).values.release();
   }
   of(self).let_go();
@@ -146,21 +146,21 @@ PyObject* keep(PyObject* self, PyObject* args) {
 
 // skip_digests(): statistics are taken without digests from here on, a third faster.
 PyObject* skip_digests(PyObject* self, PyObject*) {
-  std::lock_guard<std::mutex> guard(of(self).lock);
+  std::lock_guard<clew::Lock> guard(of(self).lock);
   of(self).values.kept.digests = false;
   Py_RETURN_NONE;
 }
 
 // give_back(bytes): so many bytes of data that were kept have been deleted.
 PyObject* give_back(PyObject* self, PyObject* bytes) {
-  std::lock_guard<std::mutex> guard(of(self).lock);
+  std::lock_guard<clew::Lock> guard(of(self).lock);
   of(self).values.kept.given_back += PyLong_AsLongLong(bytes);
   Py_RETURN_NONE;
 }
 
 // pending() -> bytes of data that were kept and not taken yet.
 PyObject* pending(PyObject* self, PyObject*) {
-  std::lock_guard<std::mutex> guard(of(self).lock);
+  std::lock_guard<clew::Lock> guard(of(self).lock);
   return PyLong_FromLongLong(of(self).values.kept.pending);
 }
 
@@ -381,7 +381,7 @@ PyObject* near_overflow(PyObject* self, PyObject*) {
 PyObject* nonfinite_in(PyObject* self, PyObject* tensor) {
   return guarded([&] {
     c10::TensorImpl* given = tensor_of(tensor).unsafeGetTensorImpl();
-    std::lock_guard<std::mutex> guard(of(self).lock);
+    std::lock_guard<clew::Lock> guard(of(self).lock);
     return PyLong_FromLong(of(self).values.nonfinite(given));
   });
 }
@@ -397,7 +397,7 @@ PyObject* forget(PyObject* self, PyObject* tensor) {
 PyObject* mute(PyObject* self, PyObject* args) {
   int index, on;
   if (!PyArg_ParseTuple(args, "ip", &index, &on)) return nullptr;
-  std::lock_guard<std::mutex> guard(of(self).lock);
+  std::lock_guard<clew::Lock> guard(of(self).lock);
   for (auto& thread : of(self).threads) {
     if (thread->index == index) thread->is_muted = on != 0;
   }
@@ -406,33 +406,33 @@ PyObject* mute(PyObject* self, PyObject* args) {
 
 PyObject* halt(PyObject* self, PyObject*) {
   of(self).is_halted = true;
-  std::lock_guard<std::mutex> guard(of(self).lock);
+  std::lock_guard<clew::Lock> guard(of(self).lock);
   for (auto& thread : of(self).threads) thread->is_muted = true;
   Py_RETURN_NONE;
 }
 
-template <typename Row>
-PyObject* bytes_of(const std::vector<Row>& rows) {
+template <typename Rows>
+PyObject* bytes_of(const Rows& rows) {
   return PyBytes_FromStringAndSize(
-      reinterpret_cast<const char*>(rows.data()), static_cast<Py_ssize_t>(rows.size() * sizeof(Row)));
+      reinterpret_cast<const char*>(rows.data()), static_cast<Py_ssize_t>(rows.size() * sizeof(*rows.data())));
 }
 
 // Rows of words, one behind the other, and how many each has.
-struct Words {
-  std::vector<uint64_t> words;
+struct WordRows {
+  clew::Words words;
   std::vector<size_t> counts;
 };
 
-Words words_since(const clew::Interned& table, int32_t from) {
-  Words found;
+WordRows words_since(const clew::Interned& table, int32_t from) {
+  WordRows found;
   table.since(from, [&](const uint64_t* words, size_t count) {
-    found.words.insert(found.words.end(), words, words + count);
+    found.words.add(words, words + count);
     found.counts.push_back(count);
   });
   return found;
 }
 
-PyObject* words_list(const Words& rows) {
+PyObject* words_list(const WordRows& rows) {
   Ref list(PyList_New(0));
   const uint64_t* words = rows.words.data();
   for (size_t count : rows.counts) {
@@ -502,22 +502,23 @@ struct Taken {
   std::vector<clew::Block> blocks;
   std::vector<double> marks;
   uint32_t reached = 0;
-  std::vector<clew::EventRow> events, open;
-  std::vector<int64_t> refs, gone;
-  std::vector<clew::ValueRow> values;
+  clew::Growing<clew::EventRow> events, open;
+  clew::Growing<int64_t> refs;
+  std::vector<int64_t> gone;
+  clew::Growing<clew::ValueRow> values;
   std::vector<clew::FreedRow> freed;
   std::vector<at::Tensor> unnamed;  // undefined where the tensor is gone
   std::vector<clew::Recording::Raised> errors;
   std::vector<std::string> faults, texts, generators;
   int64_t first_value = 0;
-  Words metas, arguments;
+  WordRows metas, arguments;
   int32_t first_arguments = 0, oldest_arguments = 0, first_error = 0;
 };
 
 // Take the rows out of a recording, with its lock; after the last ones nothing is known of tensors.
 Taken take_rows(clew::Recording& recording, const std::vector<int64_t>& held, bool are_last) {
   Taken taken;
-  std::lock_guard<std::mutex> guard(recording.lock);
+  std::lock_guard<clew::Lock> guard(recording.lock);
   clew::Values& values = recording.values;
   for (size_t i = 0; i < values.unnamed.size(); ++i) {
     auto name = values.first_name + static_cast<int32_t>(i);
@@ -697,7 +698,8 @@ PyObject* forget_code(PyObject*, PyObject*) {
 PyObject* plain_classes(PyObject*, PyObject* args) {
   PyObject *tensor, *parameter;
   if (!PyArg_ParseTuple(args, "OO", &tensor, &parameter)) return nullptr;
-  clew::set_plain_classes(tensor, parameter);
+  clew::plain_classes[0] = tensor;
+  clew::plain_classes[1] = parameter;
   Py_RETURN_NONE;
 }
 

@@ -45,8 +45,8 @@ bool is_token(PyObject* value) { return PyTuple_Check(value) && !PyTuple_CheckEx
 
 }  // namespace
 
-void Recording::append_object(Thread& thread, std::vector<uint64_t>& words,
-                              std::vector<int64_t>& found, PyObject* value, int64_t producer,
+void Recording::append_object(Thread& thread, Words& words, Growing<int64_t>& found,
+                              PyObject* value, int64_t producer,
                               int depth, bool is_described) {
   if (is_tensor(value)) {
     words.push_back(word(Tag::TENSOR));
@@ -68,7 +68,7 @@ void Recording::append_object(Thread& thread, std::vector<uint64_t>& words,
       PyErr_Clear();
       goto object;
     }
-    std::lock_guard<std::mutex> guard(lock);
+    std::lock_guard<Lock> guard(lock);
     words.push_back(word(Tag::TEXT, texts.number(said)));
   } else if ((PyTuple_CheckExact(value) || PyList_CheckExact(value)) &&
              (is_described ||
@@ -93,12 +93,12 @@ void Recording::append_object(Thread& thread, std::vector<uint64_t>& words,
       const char* said = PyUnicode_CheckExact(key) ? PyUnicode_AsUTF8(key) : nullptr;
       if (said == nullptr) {
         PyErr_Clear();
-        words.resize(begin);
-        found.resize(first);
+        words.cut(begin);
+        found.cut(first);
         goto object;
       }
       {
-        std::lock_guard<std::mutex> guard(lock);
+        std::lock_guard<Lock> guard(lock);
         words.push_back(word(Tag::TEXT, texts.number(said)));
       }
       Ref held(Py_NewRef(item));
@@ -163,7 +163,7 @@ void Recording::set_named(PyObject* names, PyObject* objects) {
     Py_XSETREF(known.name, Py_NewRef(name));
   }
   has_objects_ = true;
-  std::lock_guard<std::mutex> guard(lock);
+  std::lock_guard<Lock> guard(lock);
   for (auto& thread : threads) {
     for (OpenCall& call : thread->calls) {
       if (call.is_ours && call.name == nullptr) call.name = Py_NewRef(named_[call.subject].name);
@@ -249,7 +249,7 @@ void Recording::count_call(KnownModule& known, OpenCall& call) {
 
 bool Recording::note_known_settings(KnownModule& known, PyObject* module, int64_t event) {
   if (known.entry != nullptr) return false;
-  const NamedModule& row = names_in(names_).rows[known.subject];
+  NamedModule& row = names_in(names_).rows[known.subject];
   if (known.noted != nullptr && known.noted != row.settings) return false;
   PyObject* attributes = attributes_of(module);
   if (attributes == nullptr || !names_in(names_).has_settings(row, attributes)) return false;
@@ -270,6 +270,7 @@ void Recording::note_settings(KnownModule& known, PyObject* module, int64_t even
   if (!is_named || attributes == nullptr || !PyTuple_Check(found.get())) return;
   NamedModule& row = names_in(names_).rows[known.subject];
   row.attributes = PyDict_GET_SIZE(attributes);
+  row.settings_state = 0;
   Py_XSETREF(row.settings, Py_NewRef(found.get()));
 }
 
@@ -379,8 +380,8 @@ int64_t Recording::open_call(Thread& thread, PyObject* module, const Node& node,
     Py_XSETREF(known.training, Py_XNewRef(training));
     note_settings(known, module, call.event);
   }
-  std::vector<uint64_t> words = std::move(thread.call_words);
-  std::vector<int64_t> values = std::move(thread.call_refs);
+  Words words = std::move(thread.call_words);
+  Growing<int64_t> values = std::move(thread.call_refs);
   words.clear();
   values.clear();
   for (Py_ssize_t i = 0; i < count; ++i) append_object(thread, words, values, args[i], -1, 0, false);
@@ -388,18 +389,18 @@ int64_t Recording::open_call(Thread& thread, PyObject* module, const Node& node,
     const char* said = PyUnicode_AsUTF8(key);
     if (said == nullptr) throw PythonError();
     {
-      std::lock_guard<std::mutex> guard(lock);
+      std::lock_guard<Lock> guard(lock);
       words.push_back(word(Tag::KEYWORD, texts.number(said)));
     }
     append_object(thread, words, values, value, -1, 0, false);
   });
   call.name = Py_XNewRef(known.name);
   {
-    std::lock_guard<std::mutex> guard(lock);
+    std::lock_guard<Lock> guard(lock);
     call.first_word = thread.words.size();
     call.first_ref = thread.refs.size();
-    thread.words.insert(thread.words.end(), words.begin(), words.end());
-    thread.refs.insert(thread.refs.end(), values.begin(), values.end());
+    thread.words.add(words.begin(), words.end());
+    thread.refs.add(values.begin(), values.end());
     call.words = words.size();
     call.refs = values.size();
   }
@@ -441,7 +442,7 @@ void Recording::after_call(Thread& thread, PyObject* module) {
   }
   bool is_enough;
   {
-    std::lock_guard<std::mutex> guard(lock);
+    std::lock_guard<Lock> guard(lock);
     is_enough = is_full();
   }
   if (is_enough) take_rows(thread);
@@ -481,15 +482,16 @@ void Recording::break_off(int64_t event) {
 }
 
 void Recording::append_result(Thread& thread, PyObject* result) {
-  std::vector<uint64_t> words = std::move(thread.call_words);
-  std::vector<int64_t> values = std::move(thread.call_refs);
-  words.assign(1, word(Tag::RESULTS, 2));
+  Words words = std::move(thread.call_words);
+  Growing<int64_t> values = std::move(thread.call_refs);
+  words.clear();
+  words.push_back(word(Tag::RESULTS, 2));
   values.clear();
   append_object(thread, words, values, result, thread.calls.back().event, 0, false);
   {
-    std::lock_guard<std::mutex> guard(lock);
-    thread.words.insert(thread.words.end(), words.begin(), words.end());
-    thread.refs.insert(thread.refs.end(), values.begin(), values.end());
+    std::lock_guard<Lock> guard(lock);
+    thread.words.add(words.begin(), words.end());
+    thread.refs.add(values.begin(), values.end());
   }
   thread.call_words = std::move(words);
   thread.call_refs = std::move(values);
@@ -514,16 +516,16 @@ void Recording::end_call(Thread& thread, int64_t end_time, int32_t error, bool h
   OpenCall call = thread.calls.back();
   thread.calls.pop_back();
   {
-    std::lock_guard<std::mutex> guard(lock);
+    std::lock_guard<Lock> guard(lock);
     if (!has_result) {
       // An op that runs in it on another thread may lie above it.
-      thread.words.resize(call.first_word + call.words);
-      thread.refs.resize(call.first_ref + call.refs);
+      thread.words.cut(call.first_word + call.words);
+      thread.refs.cut(call.first_ref + call.refs);
       thread.words.push_back(word(Tag::RESULTS, 0));
     }
     events.push_back(call_row(thread, call, end_time, error));
-    thread.words.resize(call.first_word);
-    thread.refs.resize(call.first_ref);
+    thread.words.cut(call.first_word);
+    thread.refs.cut(call.first_ref);
   }
   Py_XDECREF(call.name);
 }
@@ -531,12 +533,11 @@ void Recording::end_call(Thread& thread, int64_t end_time, int32_t error, bool h
 EventRow Recording::call_row(Thread& thread, const OpenCall& call, int64_t end_time, int32_t error) {
   auto first = static_cast<int64_t>(refs.size());
   size_t count = thread.refs.size() - call.first_ref;
-  refs.insert(refs.end(), thread.refs.begin() + static_cast<ptrdiff_t>(call.first_ref),
-              thread.refs.end());
+  refs.add(thread.refs.begin() + call.first_ref, thread.refs.end());
   thread.words.push_back(NO_OP);
   int32_t shape = arguments.number(thread.words.data() + call.first_word,
                                    thread.words.size() - call.first_word);
-  thread.words.pop_back();
+  thread.words.cut(thread.words.size() - 1);
   return {call.event, call.parent, call.start, end_time, call.number, first, MODULE, call.subject,
           call.node.number, shape, error, NOTHING, NOTHING, static_cast<int32_t>(count)};
 }
@@ -559,7 +560,7 @@ bool Recording::fail_call(int64_t event, const char* said) {
     abandon_calls(thread, at + 1);
     int32_t error = NOTHING;
     if (said != nullptr) {
-      std::lock_guard<std::mutex> guard(lock);
+      std::lock_guard<Lock> guard(lock);
       error = first_error + static_cast<int32_t>(errors.size());
       errors.push_back({event, said});
     }

@@ -58,6 +58,15 @@ struct Object {
   Names* names;
 };
 
+// The same, where it is known that the dict is as it was.
+bool are_tensors_same(const std::vector<HeldItem>& items) {
+  for (const HeldItem& item : items) {
+    if (Py_TYPE(item.value) != item.cls) return false;
+    if (item.size >= 0 && (is_odd(tensor_in(item.value)) || tensor_in(item.value)->numel() != item.size)) return false;
+  }
+  return true;
+}
+
 // Names(rows): see `Names::read`.
 int init(PyObject* self, PyObject* args, PyObject*) {
   PyObject* rows;
@@ -110,9 +119,24 @@ PyObject* path_of(PyObject* tensor, PyObject* by_id) {
   return nullptr;
 }
 
+// The same, from what was found before if the module is as it was.
+PyObject* known_path_of(Names& names, PyObject* tensor, PyObject* by_id) {
+  if (tensor == Py_None) return nullptr;
+  HeldItem* item = names.item_of(tensor);
+  if (item != nullptr && item->path != nullptr) return item->path;
+  PyObject* path = path_of(tensor, by_id);
+  if (path == nullptr || item == nullptr) return path;
+  Ref id(PyLong_FromVoidPtr(tensor));
+  PyObject* name = id ? PyDict_GetItemWithError(by_id, id.get()) : nullptr;
+  if (name != nullptr) {
+    names.set_path(tensor, PyTuple_GET_ITEM(PyTuple_GET_ITEM(name, 0), 0), PyTuple_GET_ITEM(name, 1), path);
+  }
+  return path;
+}
+
 // paths(tensors, by_id) -> the paths of parameters and buffers, None for any other tensor. `by_id` is
 // that of `clew.record.model_names.ModelNames`.
-PyObject* paths(PyObject*, PyObject* const* args, Py_ssize_t count) {
+PyObject* paths(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   if (count != 2 || !PyList_Check(args[0]) || !PyDict_Check(args[1])) {
     PyErr_SetString(PyExc_TypeError, "paths(tensors, by_id)");
     return nullptr;
@@ -120,7 +144,7 @@ PyObject* paths(PyObject*, PyObject* const* args, Py_ssize_t count) {
   Py_ssize_t size = PyList_GET_SIZE(args[0]);
   Ref found(PyList_New(size));
   for (Py_ssize_t i = 0; found && i < size; ++i) {
-    PyObject* path = path_of(PyList_GET_ITEM(args[0], i), args[1]);
+    PyObject* path = known_path_of(names_in(self), PyList_GET_ITEM(args[0], i), args[1]);
     if (path == nullptr && PyErr_Occurred() != nullptr) return nullptr;
     PyList_SET_ITEM(found.get(), i, Py_NewRef(path == nullptr ? Py_None : path));
   }
@@ -141,7 +165,10 @@ Names::~Names() {
     Py_XDECREF(row.ref);
     Py_XDECREF(row.settings);
     for (auto& items : row.held) {
-      for (HeldItem& item : items) Py_DECREF(item.key);
+      for (HeldItem& item : items) {
+        Py_DECREF(item.key);
+        Py_XDECREF(item.path);
+      }
     }
   }
 }
@@ -175,19 +202,74 @@ bool Names::read(PyObject* given) {
     while (slots_[at] >= 0) at = (at + 1) & (size - 1);
     slots_[at] = static_cast<int32_t>(i);
   }
-  return true;
-}
-
-bool Names::is_same() const {
-  for (const NamedModule& row : rows) {
-    PyObject* module = PyWeakref_GET_OBJECT(row.ref);
-    if (module == Py_None || Py_TYPE(module) != row.cls) return false;
-    for (int which = 0; which < 3; ++which) {
-      PyObject* dict = dict_of(module, which);
-      if (dict == nullptr || !has_items(dict, row.held[which])) return false;
+  size_t tensors = 0;
+  for (const NamedModule& row : rows) tensors += row.held[1].size() + row.held[2].size();
+  for (size = 4; size < 2 * tensors;) size *= 2;
+  places_.assign(size, Place{});
+  for (size_t i = 0; i < count; ++i) {
+    for (int which = 1; which < 3; ++which) {
+      for (size_t item = 0; item < rows[i].held[which].size(); ++item) {
+        const HeldItem& held = rows[i].held[which][item];
+        if (held.size < 0) continue;
+        Place* place = place_of(held.value);
+        if (place->tensor == nullptr) *place = {held.value, static_cast<int32_t>(i), which, item};
+      }
     }
   }
   return true;
+}
+
+bool Names::is_same() {
+  for (NamedModule& row : rows) {
+    if (!is_same(row)) return false;
+  }
+  return true;
+}
+
+bool Names::is_same(NamedModule& row) const {
+  PyObject* module = PyWeakref_GET_OBJECT(row.ref);
+  if (module == Py_None || Py_TYPE(module) != row.cls) return false;
+  PyObject* attributes = attributes_of(module);
+  if (attributes == nullptr) return false;
+  uint64_t state = state_of(attributes);
+  bool is_known = state != 0 && state == row.state;
+  for (int which = 0; which < 3; ++which) {
+    PyObject* dict = is_known ? row.dicts[which] : dict_of(module, which);
+    if (dict == nullptr) return false;
+    uint64_t dict_state = state_of(dict);
+    bool are_same = is_known && dict_state == row.dict_states[which] ? are_tensors_same(row.held[which])
+                                                                     : has_items(dict, row.held[which]);
+    if (!are_same) return false;
+    row.dicts[which] = dict;
+    row.dict_states[which] = dict_state;
+  }
+  row.state = state;
+  return true;
+}
+
+Names::Place* Names::place_of(PyObject* tensor) {
+  size_t mask = places_.size() - 1, at = slot_in(tensor, mask);
+  while (places_[at].tensor != nullptr && places_[at].tensor != tensor) at = (at + 1) & mask;
+  return &places_[at];
+}
+
+HeldItem* Names::item_of(PyObject* tensor) {
+  Place* place = place_of(tensor);
+  if (place->tensor == nullptr) return nullptr;
+  NamedModule& row = rows[static_cast<size_t>(place->row)];
+  PyObject* module = PyWeakref_GET_OBJECT(row.ref);
+  PyObject* attributes = module == Py_None ? nullptr : attributes_of(module);
+  bool is_known = attributes != nullptr && row.state != 0 && state_of(attributes) == row.state &&
+                  state_of(row.dicts[place->which]) == row.dict_states[place->which];
+  return is_known ? &row.held[place->which][place->item] : nullptr;
+}
+
+void Names::set_path(PyObject* tensor, PyObject* ref, PyObject* key, PyObject* path) {
+  Place* place = place_of(tensor);
+  if (place->tensor == nullptr) return;
+  NamedModule& row = rows[static_cast<size_t>(place->row)];
+  HeldItem& item = row.held[place->which][place->item];
+  if (row.ref == ref && item.key == key) Py_XSETREF(item.path, Py_NewRef(path));
 }
 
 namespace {
@@ -200,7 +282,9 @@ bool may_be_plain(PyObject* value) {
 
 }  // namespace
 
-bool Names::has_settings(const NamedModule& row, PyObject* attributes) const {
+bool Names::has_settings(NamedModule& row, PyObject* attributes) const {
+  uint64_t state = state_of(attributes);
+  if (state != 0 && state == row.settings_state) return true;
   if (row.settings == nullptr || PyDict_GET_SIZE(attributes) != row.attributes) return false;
   PyObject* names = PyTuple_GET_ITEM(row.settings, 0);
   PyObject* values = PyTuple_GET_ITEM(row.settings, 1);
@@ -214,6 +298,7 @@ bool Names::has_settings(const NamedModule& row, PyObject* attributes) const {
     PyObject* other = PyDict_GetItemWithError(attributes, PyTuple_GET_ITEM(others, i));
     if (other == nullptr || may_be_plain(other)) return false;
   }
+  row.settings_state = state;
   return true;
 }
 

@@ -18,7 +18,17 @@ struct HeldItem {
   PyObject* value = nullptr;  // an address
   PyTypeObject* cls = nullptr;
   int64_t size = -1;  // of a tensor: how many elements
+  PyObject* path = nullptr;  // of a tensor, owned, once it was asked for
 };
+
+// Return a number that a dict gives up when it is changed, and no other dict ever has; 0 if there is none.
+inline uint64_t state_of(PyObject* dict) {
+#if PY_VERSION_HEX < 0x030C0000
+  return reinterpret_cast<PyDictObject*>(dict)->ma_version_tag;
+#else
+  return 0;
+#endif
+}
 
 // A module, by one of its names.
 struct NamedModule {
@@ -30,6 +40,11 @@ struct NamedModule {
   // Its plain attributes as they were read last, owned: (names, values); and how many it had in all.
   PyObject* settings = nullptr;
   Py_ssize_t attributes = 0;
+  // The states of all its attributes when the dicts above were found among them, borrowed, of these
+  // dicts when they had the items above, and of the attributes when these were the plain ones.
+  uint64_t state = 0, settings_state = 0;
+  PyObject* dicts[3] = {};
+  uint64_t dict_states[3] = {};
 };
 
 class Names {
@@ -43,7 +58,7 @@ class Names {
   bool read(PyObject* rows);
 
   // Return whether the model is as it was: its modules, their tensors, and the sizes of these.
-  bool is_same() const;
+  bool is_same();
 
   // Return the row of a module that has one name; -1 if there is none.
   int32_t find(PyObject* module) const {
@@ -56,16 +71,33 @@ class Names {
   }
 
   // Return whether the plain attributes of a module are the objects that were read last.
-  bool has_settings(const NamedModule& row, PyObject* attributes) const;
+  bool has_settings(NamedModule& row, PyObject* attributes) const;
+
+  // Return the entry of a tensor, null if there is none or its module may have another one by now.
+  HeldItem* item_of(PyObject* tensor);
+
+  // Remember the path of the entry, if it is about this module, by its weak reference, and this name.
+  void set_path(PyObject* tensor, PyObject* ref, PyObject* key, PyObject* path);
 
   std::vector<NamedModule> rows;
 
  private:
-  size_t slot_of(const void* module) const {
-    return ((reinterpret_cast<size_t>(module) >> 4) * 0x9E3779B97F4A7C15ull >> 32) & (slots_.size() - 1);
+  static size_t slot_in(const void* object, size_t mask) {
+    return ((reinterpret_cast<size_t>(object) >> 4) * 0x9E3779B97F4A7C15ull >> 32) & mask;
   }
+  size_t slot_of(const void* module) const { return slot_in(module, slots_.size() - 1); }
+
+  // A tensor of a module.
+  struct Place {
+    PyObject* tensor = nullptr;
+    int32_t row = -1, which = 0;
+    size_t item = 0;
+  };
+  Place* place_of(PyObject* tensor);
+  bool is_same(NamedModule& row) const;
 
   std::vector<int32_t> slots_ = std::vector<int32_t>(1, -1);  // rows, by the address of the module
+  std::vector<Place> places_ = std::vector<Place>(1);
 };
 
 // Return the attributes of an object, borrowed; null if it has no dict.

@@ -70,7 +70,7 @@ Thread* Recording::known_thread() {
   Running::Mine& known = here().mine[serial & 7];
   if (C10_LIKELY(known.serial == serial)) return known.thread;
   // It was not met yet, or another recording has taken its place.
-  std::lock_guard<std::mutex> guard(lock);
+  std::lock_guard<Lock> guard(lock);
   for (const auto& one : threads) {
     if (one->owner != here().number) continue;
     known = {serial, one.get()};
@@ -105,7 +105,7 @@ void Recording::begin_threads(uint64_t newest) {
   serial = serials++;
   main_ = nullptr;
   {
-    std::lock_guard<std::mutex> guard(lock);
+    std::lock_guard<Lock> guard(lock);
     threads.clear();
   }
   if (thread(true) == nullptr) throw std::runtime_error("the state of this thread could not be made");
@@ -160,7 +160,7 @@ Thread* Recording::thread(bool make) {
     }
   }
   made->is_muted = is_halted.load();
-  std::lock_guard<std::mutex> guard(lock);
+  std::lock_guard<Lock> guard(lock);
   threads.push_back(std::move(made));
   here().mine[serial & 7] = {serial, threads.back().get()};
   return threads.back().get();
@@ -185,7 +185,7 @@ void Recording::note_fault(const char* where, const std::exception& fault) {
     if (!raised) PyErr_Clear();
     if (raised && raised.get() != Py_None && raise_soon(raised.get())) return;
   }
-  std::lock_guard<std::mutex> guard(lock);
+  std::lock_guard<Lock> guard(lock);
   if (faults.size() < 16) faults.push_back(std::string(where) + "\n" + fault.what());
 }
 
@@ -352,7 +352,7 @@ bool Recording::begin_op(const at::RecordFunction& call, const OpFacts& facts) {
     }
   } catch (const std::exception& fault) {
     note_fault(facts.name.c_str(), fault);
-    std::lock_guard<std::mutex> guard(lock);
+    std::lock_guard<Lock> guard(lock);
     drop_above(thread, op);
   }
   return op.is_recorded;
@@ -366,9 +366,10 @@ void Recording::abandon_calls_in(Thread& thread, const OpenOp& op) {
   abandon_calls(thread, op.calls);
 }
 
-void Recording::drop_above(Thread& thread, const OpenOp& op) {
-  thread.words.resize(op.first_word);
-  thread.refs.resize(op.first_ref);
+void Recording::drop_above(Thread& thread, OpenOp& op) {
+  values.writing -= std::exchange(op.is_writing, false);
+  thread.words.cut(op.first_word);
+  thread.refs.cut(op.first_ref);
   thread.written.resize(op.first_written);
 }
 
@@ -382,7 +383,7 @@ void Recording::begin(Thread& thread, OpenOp& op, c10::ArrayRef<const c10::IValu
   }
   op.errors = std::uncaught_exceptions();
   op.made = at::sequence_number::peek();
-  std::unique_lock<std::mutex> guard(lock);
+  std::unique_lock<Lock> guard(lock);
   op.parent = enter_composites(thread, op.place.call);
   op.id = next_id();
   values.poll(op.id, op.place.node.phase);
@@ -403,6 +404,8 @@ void Recording::begin(Thread& thread, OpenOp& op, c10::ArrayRef<const c10::IValu
       });
     }
   }
+  op.is_writing = thread.written.size() > op.first_written;
+  values.writing += op.is_writing;
   if (facts.draws) draw(op, inputs);
   if (C10_UNLIKELY(!values.unread.empty())) {
     auto unread = take_unread();
@@ -421,7 +424,7 @@ void Recording::begin_composite(Thread& thread, const OpFacts& facts,
   made.errors = std::uncaught_exceptions();
   made.start = now();
   read_odd(thread, inputs);
-  std::unique_lock<std::mutex> guard(lock);
+  std::unique_lock<Lock> guard(lock);
   made.number = node_number(made.place);
   if (made.number > 0) {
     // It makes no node itself.
@@ -471,9 +474,9 @@ void Recording::end_composite(Thread& thread, c10::ArrayRef<const c10::IValue> o
     }
   }
   {
-    std::lock_guard<std::mutex> guard(lock);
-    thread.words.resize(one.first_word);
-    thread.refs.resize(one.first_ref);
+    std::lock_guard<Lock> guard(lock);
+    thread.words.cut(one.first_word);
+    thread.refs.cut(one.first_ref);
     thread.composites.pop_back();
   }
   if (is_event && has_raised) note_raised(this, one.id, true);
@@ -484,7 +487,7 @@ bool Recording::append_composite(Thread& thread, OpenComposite& one,
                                  c10::ArrayRef<const c10::IValue> outputs, int64_t end_time,
                                  bool has_raised) {
   if (!has_raised) read_odd(thread, outputs);
-  std::unique_lock<std::mutex> guard(lock);
+  std::unique_lock<Lock> guard(lock);
   // The ops in it have made them.
   auto take = [&](const at::Tensor& tensor) {
     TensorImpl* impl = tensor.unsafeGetTensorImpl();
@@ -501,8 +504,7 @@ bool Recording::append_composite(Thread& thread, OpenComposite& one,
                     static_cast<int64_t>(refs.size()), COMPOSITE, one.facts->number,
                     one.place.node.number, shape, has_raised ? add_error(one.id) : NOTHING, NOTHING,
                     NOTHING, static_cast<int32_t>(thread.refs.size() - one.first_ref)});
-  refs.insert(refs.end(), thread.refs.begin() + static_cast<ptrdiff_t>(one.first_ref),
-              thread.refs.end());
+  refs.add(thread.refs.begin() + one.first_ref, thread.refs.end());
   // What raised gets its text once Python has seen it, until when its row stays.
   bool is_enough = is_full() && !has_raised;
   if (C10_UNLIKELY(!values.unread.empty())) {
@@ -546,7 +548,7 @@ void Recording::end_op(const at::RecordFunction& call, const OpFacts& facts) {
     is_full = end(thread, op, outputs, end_time, has_raised);
   } catch (const std::exception& fault) {
     note_fault(facts.name.c_str(), fault);
-    std::lock_guard<std::mutex> guard(lock);
+    std::lock_guard<Lock> guard(lock);
     drop_above(thread, op);
   }
   if (has_raised) note_raised(this, op.id, false);
@@ -554,7 +556,7 @@ void Recording::end_op(const at::RecordFunction& call, const OpFacts& facts) {
 }
 
 void Recording::set_error(int64_t event, const char* text) {
-  std::lock_guard<std::mutex> guard(lock);
+  std::lock_guard<Lock> guard(lock);
   for (Raised& raised : errors) {
     if (raised.event != event) continue;
     raised.is_error = text != nullptr;
@@ -605,7 +607,7 @@ bool Recording::end(Thread& thread, OpenOp& op, c10::ArrayRef<const c10::IValue>
   bool is_told = op.is_asked && !has_raised;
   AskedCall asked;
   if (C10_UNLIKELY(is_told)) hold_given(thread, asked);
-  std::unique_lock<std::mutex> guard(lock);
+  std::unique_lock<Lock> guard(lock);
   // Autograd refuses an op before it writes; torch counts no write of one that raised either.
   if (has_raised) thread.written.resize(op.first_written);
   // A kernel that takes its arguments from a stack may have dropped the last reference to one.
@@ -657,8 +659,7 @@ bool Recording::end(Thread& thread, OpenOp& op, c10::ArrayRef<const c10::IValue>
   events.push_back({op.id, op.parent, op.start, end_time, number,
                     static_cast<int64_t>(refs.size()), OP, op.facts->number, op.place.node.number, shape,
                     error, op.generator, op.draw, static_cast<int32_t>(count)});
-  refs.insert(refs.end(), thread.refs.begin() + static_cast<ptrdiff_t>(op.first_ref),
-              thread.refs.end());
+  refs.add(thread.refs.begin() + op.first_ref, thread.refs.end());
   if (C10_UNLIKELY(is_told)) describe_asked(thread, op, asked);
   drop_above(thread, op);
   bool is_enough = is_full();
@@ -678,8 +679,8 @@ void Recording::append_written(Thread& thread, const OpenOp& op, size_t first_ou
     size_t last = at;
     bool are_all = true;
     while (last < thread.written.size() && thread.written[last].argument == thread.written[at].argument) {
-      auto from = thread.refs.begin() + static_cast<ptrdiff_t>(first_output);
-      auto to = thread.refs.begin() + static_cast<ptrdiff_t>(returned);
+      const int64_t* from = thread.refs.begin() + first_output;
+      const int64_t* to = thread.refs.begin() + returned;
       are_all = are_all && std::find(from, to, thread.written[last].value) != to;
       ++last;
     }
@@ -715,7 +716,7 @@ int64_t Recording::number_of(const at::Tensor& tensor, Number number) {
     // The thread that writes to disk would wait for the GIL until much is copied.
     bool is_read = values.kept.level != Level::META && meta == NOTHING;
     Unlocked unlocked(is_read ? static_cast<int64_t>(tensor.nbytes()) : 0);
-    std::lock_guard<std::mutex> guard(lock);
+    std::lock_guard<Lock> guard(lock);
     found = number(tensor.unsafeGetTensorImpl(), meta);
     if (!values.unread.empty()) unread = take_unread();
   }
@@ -743,14 +744,14 @@ int64_t Recording::written_value(const at::Tensor& tensor, int64_t event) {
 }
 
 void Recording::forget(const at::Tensor& tensor) {
-  std::lock_guard<std::mutex> guard(lock);
+  std::lock_guard<Lock> guard(lock);
   values.forget(tensor.unsafeGetTensorImpl());
 }
 
 void Recording::let_go() {
   std::vector<TensorImpl*> dropped;
   {
-    std::lock_guard<std::mutex> guard(lock);
+    std::lock_guard<Lock> guard(lock);
     dropped.swap(values.dropped);
   }
   for (TensorImpl* tensor : dropped) c10::raw::weak_intrusive_ptr::decref(tensor);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "arguments.h"
+#include "lock.h"
 #include "names.h"
 #include "ops.h"
 #include "rows.h"
@@ -36,6 +37,7 @@ struct OpenOp {
   bool is_recorded = false;
   bool is_composite = false;  // then the rest is in the last of `Thread::composites`
   bool is_asked = false;      // its tensors are handed to Python, from `Thread::given`
+  bool is_writing = false;    // and counted by `Values::writing`
   int errors = 0;             // exceptions in flight when it began
   size_t calls = 0;           // how many module calls were open when it began
   int64_t id = -1, parent = -1, start = 0, number = 0;
@@ -90,15 +92,15 @@ struct Thread {
   int recorded = 0;  // how many of the open ops are recorded, other than composites
   // Guarded by the recording's lock, where they change.
   std::vector<OpenComposite> composites;
-  std::vector<uint64_t> words;
-  std::vector<int64_t> refs;
+  Words words;
+  Growing<int64_t> refs;
   std::vector<Written> written;
   // The tensors of the running op in the order of its references, if it is asked for.
   std::vector<WeakTensor> given;
   // Room for the arguments and results of a module call. It is taken while it is filled: to describe
   // an object runs Python code, in which another module may be called.
-  std::vector<uint64_t> call_words;
-  std::vector<int64_t> call_refs;
+  Words call_words;
+  Growing<int64_t> call_refs;
   // Facts of tensors that only Python can read, for the op that begins or ends.
   std::vector<std::pair<TensorImpl*, int32_t>> odd;
   bool is_asking = false;  // Python is asked something: its own ops are not recorded
@@ -273,13 +275,13 @@ class Recording {
   // one besides that of the Python object, and when there is none any more; and no weak one to a
   // wrapper is dropped (`Values::dropped`). What needs any of that comes before the lock or after it.
   // Who holds this lock takes none but `ops_lock` and `blocks_lock`; a fork takes all (`active.cpp`).
-  std::mutex lock;
+  Lock lock;
   // Guarded by `lock`:
   Values values;
   Interned arguments;
   Texts texts;
-  std::vector<EventRow> events;
-  std::vector<int64_t> refs;
+  Growing<EventRow> events;
+  Growing<int64_t> refs;
   // The events that raised, with what they raised once Python has seen it.
   struct Raised {
     int64_t event;
@@ -313,10 +315,11 @@ class Recording {
   // Append the references of what an open call was given, with the lock held; return their shape.
   template <class Open>
   int32_t append_given(const Thread& thread, const Open& one, uint64_t op) {
-    auto from = thread.refs.begin() + static_cast<ptrdiff_t>(one.first_ref);
-    refs.insert(refs.end(), from, from + static_cast<ptrdiff_t>(one.refs));
-    auto begin = thread.words.begin() + static_cast<ptrdiff_t>(one.first_word);
-    std::vector<uint64_t> words(begin, begin + static_cast<ptrdiff_t>(one.words));
+    const int64_t* from = thread.refs.begin() + one.first_ref;
+    refs.add(from, from + one.refs);
+    const uint64_t* begin = thread.words.begin() + one.first_word;
+    Words words;
+    words.add(begin, begin + one.words);
     words.push_back(word(Tag::RESULTS, 0));
     words.push_back(op);
     return arguments.number(words.data(), words.size());
@@ -328,7 +331,7 @@ class Recording {
   // End the module calls that began in an op that is over: an interrupt has ended them.
   void abandon_calls_in(Thread& thread, const OpenOp& op);
   // Forget what an op has taken and written to, with the lock held.
-  void drop_above(Thread& thread, const OpenOp& op);
+  void drop_above(Thread& thread, OpenOp& op);
   void take_rows(Thread& thread);
   // Return whether values of an op's calls are asked for; without the lock.
   bool is_asked(Thread& thread, const OpFacts& facts);
@@ -365,7 +368,7 @@ class Recording {
   void count_call(KnownModule& known, OpenCall& call);
   void note_settings(KnownModule& known, PyObject* module, int64_t event);
   bool note_known_settings(KnownModule& known, PyObject* module, int64_t event);
-  void append_object(Thread& thread, std::vector<uint64_t>& words, std::vector<int64_t>& found,
+  void append_object(Thread& thread, Words& words, Growing<int64_t>& found,
                      PyObject* value, int64_t producer, int depth, bool is_described);
   Node ask_node(Thread& thread, const Node& parent, const Frame& frame, bool is_own);
   int32_t ask_meta(Thread& thread, const at::Tensor& tensor);

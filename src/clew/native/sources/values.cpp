@@ -1,9 +1,7 @@
 #include "values.h"
 
-#include <Python.h>
-#include <c10/core/impl/PyObjectSlot.h>
-
 #include <algorithm>
+#include <utility>
 
 #include "hash.h"
 
@@ -27,18 +25,9 @@ constexpr size_t PER_POLL = 16;
 constexpr int64_t SWEPT_BYTES = 64 << 20;
 // So many gaps may a list have besides an eighth as many as it has memory: each poll steps over some.
 constexpr size_t GAPS = 8;
+// So many tensors on some memory are dropped as it is freed; there are rarely more.
+constexpr int MOST_DROPPED = 8;
 constexpr uint32_t UNCOUNTED = 0xFFFFFFFFu;
-
-void* plain_classes[2] = {nullptr, nullptr};
-
-const c10::DispatchKeySet ODD({
-    DispatchKey::Python, DispatchKey::PythonTLSSnapshot, DispatchKey::FuncTorchGradWrapper,
-    DispatchKey::FuncTorchBatched, DispatchKey::Functionalize, DispatchKey::NestedTensor,
-    DispatchKey::Batched,
-});
-
-// Null for a tensor without storage.
-StorageImpl* storage_of(TensorImpl* tensor) { return tensor->unsafe_storage().unsafeGetStorageImpl(); }
 
 uint32_t version_of(TensorImpl* tensor) {
   const auto& counter = tensor->version_counter();
@@ -81,20 +70,25 @@ bool is_freed(const Watch& watch) { return watch.storage != nullptr && is_dead(w
 
 }  // namespace
 
-void set_plain_classes(void* tensor, void* parameter) {
-  plain_classes[0] = tensor;
-  plain_classes[1] = parameter;
+Memory* MemoryRoom::make() {
+  constexpr size_t block = 32;
+  if (free_.empty()) {
+    blocks_.push_back(std::make_unique<Memory[]>(block));
+    for (size_t at = block; at-- > 0;) free_.push_back(&blocks_.back()[at]);
+  }
+  Memory* made = free_.back();
+  free_.pop_back();
+  return made;
 }
 
-bool is_odd(TensorImpl* tensor) {
-  if (tensor->key_set().has_any(ODD) || tensor->has_symbolic_sizes_strides() ||
-      storage_of(tensor) == nullptr || tensor->layout() != at::kStrided) {
-    return true;
-  }
-  PyObject* object = tensor->pyobj_slot()->load_pyobj();
-  if (object == nullptr) return false;
-  void* cls = Py_TYPE(object);
-  return cls != plain_classes[0] && cls != plain_classes[1];
+void MemoryRoom::give_back(Memory* memory) {
+  *memory = Memory{};
+  free_.push_back(memory);
+}
+
+void MemoryRoom::clear() {
+  free_.clear();
+  blocks_.clear();
 }
 
 void Watched::add(Memory* memory) {
@@ -135,6 +129,7 @@ Known& Values::meet(Known& known, TensorImpl* tensor) {
   weak::incref(tensor);
   known = Known{};
   known.tensor = tensor;
+  known.value = known.producer = known.meta = known.name = -1;
   if (++used_ * 2 <= slots_.size()) return known;
   rebuild();
   return slot(tensor);
@@ -147,8 +142,8 @@ Memory* Values::memory_of(TensorImpl* tensor, bool is_own) {
     while (places_[at].storage != nullptr && places_[at].storage != storage) at = (at + 1) & mask;
     if (places_[at].storage == storage) return places_[at].memory;
   }
-  memories_.push_back(std::make_unique<Memory>());
-  Memory* memory = memories_.back().get();
+  Memory* memory = room_.make();
+  memories_.push_back(memory);
   memory->number = is_own ? own_number() : 2 * outside_++;
   if (storage == nullptr) return memory;
   weak::incref(storage);
@@ -168,6 +163,11 @@ Memory* Values::memory_of(TensorImpl* tensor, bool is_own) {
     }
   }
   return memory;
+}
+
+void Values::place(Known& known, TensorImpl* tensor, bool is_own) {
+  known.memory = memory_of(tensor, is_own);
+  known.next = std::exchange(known.memory->tensors, tensor);
 }
 
 bool Values::is_current(const Known& known, TensorImpl* tensor) const {
@@ -217,7 +217,7 @@ int64_t Values::used(TensorImpl* tensor, int64_t producer, int32_t odd_meta) {
     known->is_unwritten = false;
     bool is_moved = known->memory->storage != storage_of(tensor);
     if (is_moved) {
-      known->memory = memory_of(tensor, false);
+      place(*known, tensor, false);
       producer = known->memory->writer;
     } else if (!is_written(*known, tensor, producer) && !is_changed(*known, tensor)) {
       known->writes = known->memory->writes;  // to other elements
@@ -231,7 +231,7 @@ int64_t Values::used(TensorImpl* tensor, int64_t producer, int32_t odd_meta) {
     return add(*known, tensor, producer, odd_meta);
   }
   known = &meet(*known, tensor);
-  known->memory = memory_of(tensor, producer >= 0);
+  place(*known, tensor, producer >= 0);
   note_use(known->memory);
   if (producer < 0) {
     // What autograd has saved comes back as another tensor, which Python has never seen.
@@ -297,11 +297,11 @@ int64_t Values::made(TensorImpl* tensor, int64_t event, int32_t odd_meta, bool i
       if (known->producer >= 0 || !is_current(*known, tensor)) return used(tensor, event, odd_meta);
       return add(*known, tensor, event, odd_meta);
     }
-    known->memory = memory_of(tensor, true);  // the event has given it other memory
+    place(*known, tensor, true);  // the event has given it other memory
     gone.push_back(known->value);
   } else {
     known = &meet(*known, tensor);
-    known->memory = memory_of(tensor, true);
+    place(*known, tensor, true);
   }
   if (known->memory->writer < 0 && known->memory->number == own_number()) {
     known->memory->writer = event;
@@ -314,9 +314,9 @@ int64_t Values::written(TensorImpl* tensor, int64_t event, int32_t odd_meta, boo
   Known* known = &slot(tensor);
   if (known->tensor == nullptr) {
     known = &meet(*known, tensor);
-    known->memory = memory_of(tensor, false);
+    place(*known, tensor, false);
   } else {
-    if (known->memory->storage != storage_of(tensor)) known->memory = memory_of(tensor, true);
+    if (known->memory->storage != storage_of(tensor)) place(*known, tensor, true);
     gone.push_back(known->value);
   }
   ask_name(*known, tensor);
@@ -380,19 +380,38 @@ int32_t Values::meta_of(TensorImpl* tensor) {
 void Values::forget(TensorImpl* tensor) {
   Known& known = slot(tensor);
   if (known.tensor == nullptr) return;
-  int64_t value = known.value;
-  std::vector<Known> rest;
-  size_t mask = slots_.size() - 1, at = static_cast<size_t>(&known - slots_.data());
-  slots_[at] = Known{};
-  // Put the entries behind it in again, which may have been moved on by it.
-  for (at = (at + 1) & mask; slots_[at].tensor != nullptr; at = (at + 1) & mask) {
-    rest.push_back(slots_[at]);
-    slots_[at] = Known{};
-  }
-  for (const Known& one : rest) slot(one.tensor) = one;
-  --used_;
-  gone.push_back(value);
+  gone.push_back(known.value);
+  erase(known);
   drop(tensor);
+}
+
+void Values::erase(Known& known) {
+  size_t mask = slots_.size() - 1, hole = static_cast<size_t>(&known - slots_.data());
+  // An entry behind it that was moved on by it moves back.
+  for (size_t at = (hole + 1) & mask; slots_[at].tensor != nullptr; at = (at + 1) & mask) {
+    size_t own = mixed(slots_[at].tensor) & mask;
+    if (((at - own) & mask) < ((at - hole) & mask)) continue;
+    slots_[hole] = slots_[at];
+    hole = at;
+  }
+  slots_[hole].tensor = nullptr;
+  --used_;
+}
+
+void Values::drop_tensors(Memory* memory) {
+  TensorImpl* tensor = std::exchange(memory->tensors, nullptr);
+  if (writing > 0) return;
+  for (int left = MOST_DROPPED; tensor != nullptr && left > 0; --left) {
+    Known& known = slot(tensor);
+    if (known.tensor == nullptr || known.memory != memory) return;
+    TensorImpl* next = known.next;
+    if (is_dead(tensor)) {
+      gone.push_back(known.value);
+      erase(known);
+      drop(tensor);
+    }
+    tensor = next;
+  }
 }
 
 void Values::drop(TensorImpl* tensor) {
@@ -428,6 +447,7 @@ void Values::report(Memory* memory, int64_t event) {
   if (memory->first_value >= 0) freed.push_back({memory->first_value, event});
   freed_bytes_ += std::max<int64_t>(memory->bytes, 0);
   memory->list->remove(memory);
+  drop_tensors(memory);
 }
 
 bool Values::look_at(Watch watch, int64_t event) {
@@ -503,7 +523,7 @@ void Values::poll(int64_t event, int phase) {
 void Values::rebuild() {
   size_t live = 0;
   for (const Known& known : slots_) live += known.tensor != nullptr && !is_dead(known.tensor);
-  size_t size = 256;
+  size_t size = FEWEST;
   while (size < live * 4) size *= 2;
   std::vector<Known> old(size);
   old.swap(slots_);
@@ -529,19 +549,18 @@ void Values::sweep(int64_t event) {
     if (known.tensor != nullptr && known.memory->storage == nullptr) used.push_back(known.memory);
   }
   std::sort(used.begin(), used.end());
-  std::vector<std::unique_ptr<Memory>> kept;
+  std::vector<Memory*> kept;
   std::vector<Memory*> dropped;
-  for (auto& memory : memories_) {
+  for (Memory* memory : memories_) {
     bool stays = memory->storage != nullptr
                      ? !is_dead(memory->storage)
-                     : std::binary_search(used.begin(), used.end(), memory.get());
+                     : std::binary_search(used.begin(), used.end(), memory);
     if (stays) {
-      kept.push_back(std::move(memory));
+      kept.push_back(memory);
     } else {
-      dropped.push_back(memory.get());
+      dropped.push_back(memory);
       if (memory->storage != nullptr) weak::decref(memory->storage);
       memory->storage = nullptr;
-      memory.release();
     }
   }
   memories_.swap(kept);
@@ -574,30 +593,34 @@ void Values::sweep(int64_t event) {
     if (known.tensor != nullptr && is_dropped(known.memory)) moved.push_back(known.tensor);
   }
   for (TensorImpl* tensor : moved) forget(tensor);
-  for (Memory* memory : dropped) delete memory;
+  for (Memory* memory : dropped) room_.give_back(memory);
 }
 
 void Values::finish() {
+  ++writing;  // all of them are dropped at once
   look_at_all(watched_, -1);
   look_at_all(strangers_, -1);
   for (const Known& known : slots_) {
     if (known.tensor != nullptr && is_dead(known.tensor)) gone.push_back(known.value);
   }
   freed_bytes_ = 0;
+  --writing;
   release();
 }
 
 void Values::release() {
   if (used_ == 0 && memories_.empty()) return;
-  for (const Known& known : slots_) {
+  for (Known& known : slots_) {
     if (known.tensor != nullptr) drop(known.tensor);
+    known.tensor = nullptr;
   }
-  for (const auto& memory : memories_) {
+  if (slots_.size() > FEWEST) slots_ = std::vector<Known>(FEWEST);
+  for (const Memory* memory : memories_) {
     if (memory->storage != nullptr) weak::decref(memory->storage);
   }
-  slots_.assign(256, Known{});
   places_.assign(256, Place{});
   memories_.clear();
+  room_.clear();
   watched_ = Watched{};
   strangers_ = Watched{};
   recent_.fill({});

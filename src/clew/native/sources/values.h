@@ -5,13 +5,18 @@
 // data of the tensor is freed as ever. The caller holds the recording's lock, under which no strong
 // reference is made or dropped (`Recording::lock` says why).
 #pragma once
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
 #include <ATen/core/Tensor.h>
+#include <c10/core/impl/PyObjectSlot.h>
 
 #include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "growing.h"
 #include "intern.h"
 #include "kept.h"
 #include "rows.h"
@@ -64,6 +69,7 @@ struct Memory {
   std::array<View, 4> views;       // the newest values on it
   uint8_t next_view = 0;
   std::unique_ptr<Measured> measured;  // null before anything was
+  TensorImpl* tensors = nullptr;   // the last that came to lie on it; the others follow by `Known::next`
 };
 
 // Memory with the storage that tells whether it was freed, so that one need not look at the memory
@@ -88,19 +94,32 @@ class Watched {
   size_t count_ = 0;
 };
 
-// A tensor, and the value it had when it was met last.
+// Makes memory some at a time, as much of it is met, and most of that soon gone.
+class MemoryRoom {
+ public:
+  Memory* make();
+  void give_back(Memory* memory);
+  void clear();
+
+ private:
+  std::vector<std::unique_ptr<Memory[]>> blocks_;
+  std::vector<Memory*> free_;
+};
+
+// A tensor, and the value it had when it was met last. Tables are made of zeros, and `meet` fills it in.
 struct Known {
-  TensorImpl* tensor = nullptr;  // weakly held
-  Memory* memory = nullptr;
-  int64_t value = -1;
-  int64_t producer = -1;
-  uint32_t writes = 0;   // those to its memory when the value was made
-  uint32_t version = 0;  // torch's count, where it is read
-  int32_t meta = -1;
-  int32_t name = -1;
-  bool grad = false;
-  bool is_unwritten = false;
-  bool is_pending = false;  // and the event that wrote to it still did when it had ended
+  TensorImpl* tensor;  // weakly held
+  Memory* memory;
+  TensorImpl* next;  // another on its memory, unless one of them has moved to other memory since
+  int64_t value;
+  int64_t producer;
+  uint32_t writes;   // those to its memory when the value was made
+  uint32_t version;  // torch's count, where it is read
+  int32_t meta;
+  int32_t name;
+  bool grad;
+  bool is_unwritten;
+  bool is_pending;  // and the event that wrote to it still did when it had ended
 };
 
 // Return a tensor that owns the reference it is given.
@@ -160,11 +179,13 @@ class Values {
   std::vector<std::pair<TensorImpl*, int64_t>> unread;
   // Dead tensors that hold others, whose end may run Python code: `weak::decref` them without the lock.
   std::vector<TensorImpl*> dropped;
-  std::vector<ValueRow> rows;
+  Growing<ValueRow> rows;
   std::vector<FreedRow> freed;
   std::vector<int64_t> gone;
   int64_t first = 0;  // the number of the first of `rows`
   Interned metas;
+  // How many ops run that write to tensors, which are looked up by their addresses when the ops end.
+  int writing = 0;
   // Tensors that no recorded event made, and parameters, in the order of their `name`; each may be gone.
   std::vector<TensorImpl*> unnamed;
   int32_t first_name = 0;  // the number of the first of `unnamed`
@@ -173,6 +194,11 @@ class Values {
   Known& slot(TensorImpl* tensor);
   Known& meet(Known& known, TensorImpl* tensor);
   Memory* memory_of(TensorImpl* tensor, bool is_own);
+  // Find the memory that a tensor lies on.
+  void place(Known& known, TensorImpl* tensor, bool is_own);
+  // Drop what is known of the tensors that lay on freed memory: their room is used for the next ones.
+  void drop_tensors(Memory* memory);
+  void erase(Known& known);
   // List a tensor as `unnamed` if it is a parameter that the program has made while it was recorded.
   void ask_name(Known& known, TensorImpl* tensor);
   // Give a tensor that was not met before a value that shows the same elements, if there is one.
@@ -198,7 +224,9 @@ class Values {
   void drop(TensorImpl* tensor);
 
   bool reads_versions_;
-  std::vector<Known> slots_ = std::vector<Known>(256);
+  // Room for a forward of a small model.
+  static constexpr size_t FEWEST = 512;
+  std::vector<Known> slots_ = std::vector<Known>(FEWEST);
   size_t used_ = 0;
   // By the address of the storage.
   struct Place {
@@ -207,7 +235,8 @@ class Values {
   };
   std::vector<Place> places_ = std::vector<Place>(256);
   size_t places_used_ = 0;
-  std::vector<std::unique_ptr<Memory>> memories_;
+  MemoryRoom room_;
+  std::vector<Memory*> memories_;
   // Memory that ops made, and the other: parameters, which stay, and data.
   Watched watched_;
   Watched strangers_;
@@ -220,10 +249,29 @@ class Values {
   int64_t outside_ = 0;
 };
 
-// Whether only Python can tell what a tensor looks like: subclasses, sparse, nested, transformed.
-bool is_odd(TensorImpl* tensor);
-
 // The classes of Python whose tensors are plain: `Tensor` and `Parameter`.
-void set_plain_classes(void* tensor, void* parameter);
+inline void* plain_classes[2] = {nullptr, nullptr};
+
+// Tensors with one of these keys only Python can read.
+inline constexpr c10::DispatchKeySet ODD({
+    c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot, c10::DispatchKey::FuncTorchGradWrapper,
+    c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::Functionalize, c10::DispatchKey::NestedTensor,
+    c10::DispatchKey::Batched,
+});
+
+// Null for a tensor without storage.
+inline StorageImpl* storage_of(TensorImpl* tensor) { return tensor->unsafe_storage().unsafeGetStorageImpl(); }
+
+// Whether only Python can tell what a tensor looks like: subclasses, sparse, nested, transformed.
+inline bool is_odd(TensorImpl* tensor) {
+  if (tensor->key_set().has_any(ODD) || tensor->has_symbolic_sizes_strides() ||
+      storage_of(tensor) == nullptr || tensor->layout() != at::kStrided) {
+    return true;
+  }
+  PyObject* object = tensor->pyobj_slot()->load_pyobj();
+  if (object == nullptr) return false;
+  void* cls = Py_TYPE(object);
+  return cls != plain_classes[0] && cls != plain_classes[1];
+}
 
 }  // namespace clew
