@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
+import os
 import queue
 import sys
 import threading
@@ -243,7 +245,7 @@ def test_ops_of_an_older_thread_are_in_the_coverage(pool: ThreadPoolExecutor) ->
         pool.submit(torch.ones, 3).result()
     (gap,) = t.coverage
     assert (gap.what, gap.where) == ("ops outside module calls", "thread older_0")
-    assert gap.why.startswith("it is older than the trace")
+    assert gap.why.startswith("it was not started in the block")
     assert "clew.trace" in gap.remedy
     assert [op.name for op in t.ops] == ["aten.t.default", "aten.addmm.default"]
 
@@ -699,3 +701,100 @@ def test_a_flush_while_threads_record(kind: str, place: str, tmp_path: Path) -> 
     assert t.coverage == ()
     found = [event.outputs[""].array()[0] for event in t.variables if event.name == "x"]
     assert sorted(found) == list(range(400))
+
+
+def test_traces_of_two_threads_do_not_record_each_other() -> None:
+    """Neither thread was started in the block of the other, whichever began later."""
+    both_record = threading.Barrier(2)
+    ops: dict[int, list[str]] = {}
+
+    def work(number: int) -> None:
+        name = ("exp", "sin")[number]
+        with clew.trace() as t:
+            torch.ones(2)
+            both_record.wait()
+            getattr(torch.ones(3), name)()
+            inner = threading.Thread(target=torch.ones(3).neg)
+            inner.start()
+            inner.join()
+            both_record.wait()
+        ops[number] = [op.name for op in t.ops if "ones" not in op.name]
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    inside = ["aten.neg.default"] * (os.environ.get("CLEW_ENGINE") == "native")
+    assert ops == {0: ["aten.exp.default", *inside], 1: ["aten.sin.default", *inside]}
+
+
+@pytest.mark.usefixtures("native_engine")
+def test_threads_are_followed_through_those_that_started_them() -> None:
+    before: list[threading.Event] = [threading.Event(), threading.Event()]
+
+    ones = torch.ones(2)
+
+    def older() -> None:
+        before[0].wait()
+        late = threading.Thread(target=ones.log, name="started by an older one")
+        late.start()
+        late.join()
+        before[1].set()
+
+    def inner() -> None:
+        deepest = threading.Thread(target=torch.ones(2).tan)
+        deepest.start()
+        deepest.join()
+
+    first = threading.Thread(target=older)
+    first.start()
+    start = threading.Thread.start
+    with clew.trace() as t:
+        before[0].set()
+        before[1].wait()
+        thread = threading.Thread(target=inner)
+        thread.start()
+        thread.join()
+        done = _thread.allocate_lock()
+        done.acquire()
+        _thread.start_new_thread(lambda: (torch.ones(2).sqrt(), done.release()), ())
+        done.acquire()
+    assert threading.Thread.start is start
+    assert sorted(op.name for op in t.ops if "ones" not in op.name) == [
+        "aten.sqrt.default",
+        "aten.tan.default",
+    ]
+    assert [gap.where for gap in t.coverage] == ["thread started by an older one"]
+
+
+def test_what_a_program_puts_over_the_start_of_threads_stays() -> None:
+    """A library may replace `Thread.start` inside a block, and take its function off after it."""
+    before = threading.Thread.start
+    starts = []
+
+    def theirs(self: threading.Thread) -> None:
+        starts.append(self.name)
+        below(self)
+
+    def start_one() -> None:
+        thread = threading.Thread(target=torch.ones(2).exp, name="one")
+        thread.start()
+        thread.join()
+
+    try:
+        with clew.trace():
+            below, threading.Thread.start = threading.Thread.start, theirs  # type: ignore[method-assign]
+        assert threading.Thread.start is theirs
+        for _ in range(2):
+            with clew.trace():
+                start_one()
+        start_one()
+    finally:
+        threading.Thread.start = before  # type: ignore[method-assign]
+    assert starts == ["one"] * 3
+    with clew.trace() as t:
+        start_one()
+    assert threading.Thread.start is before
+    if os.environ.get("CLEW_ENGINE") == "native":
+        assert [op.name for op in t.ops] == ["aten.ones.default", "aten.exp.default"]

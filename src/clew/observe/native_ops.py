@@ -23,6 +23,7 @@ from clew.keep.nesting import describe
 from clew.machinery import MACHINERY
 from clew.observe.modules import NativeCalls
 from clew.observe.own_hooks import OwnHooks
+from clew.observe.started_threads import StartedThreads
 from clew.program_errors import error_text, mark, raised_by_signal
 from clew.record.attributes import constant_settings, note_attributes
 from clew.record.gaps import Gaps
@@ -76,8 +77,10 @@ class NativeOps:
         tensors: NativeTensors = recorder.values.tensors
         _prepare(native)
         self.own_hooks = OwnHooks()
+        self._started = StartedThreads()
+        host = Host(recorder, self.own_hooks, listener, self._started)
         self._recording = tensors.recording = native.Recording(
-            Host(recorder, self.own_hooks, listener), MACHINERY.hidden_codes, MACHINERY.call_frame,
+            host, MACHINERY.hidden_codes, MACHINERY.call_frame,
             WRAPPED_CALL, not sees_ops or values != "meta", recorder.buffer.batch_bits + 1,
         )  # fmt: skip
         tensors.on_faults = functools.partial(_report, recorder.gaps)
@@ -100,6 +103,8 @@ class NativeOps:
     def begin(self, thread: ThreadState) -> None:
         """Remember the running thread as the one that the recording was started on."""
         self._main = thread.ident
+        if self._sees_ops:
+            self._started.begin()
 
     def push(self, thread: ThreadState) -> None:
         """Follow the running thread."""
@@ -116,6 +121,7 @@ class NativeOps:
     def pop_all(self) -> None:
         """Follow no thread any more."""
         self._recording.deactivate()
+        self._started.end()
         for thread in self._recorder.threads:
             thread.followed = False
         self._main = 0
@@ -133,6 +139,7 @@ class NativeOps:
 
     def retire(self) -> None:
         """Stop recording the ops of every thread."""
+        self._started.end()
         self._recording.halt()
 
     def forked(self) -> None:
@@ -143,6 +150,7 @@ class NativeOps:
 
     def abandon(self) -> None:
         """Stop recording in a forked process."""
+        self._started.end()
         self._recording.abandon()
 
 
@@ -196,11 +204,19 @@ class NativeThreadState(ThreadState):
 class Host:
     """What the engine asks Python for; each function is called with the GIL held."""
 
-    def __init__(self, recorder: Recorder, own_hooks: OwnHooks, listener: OutermostCalls) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        own_hooks: OwnHooks,
+        listener: OutermostCalls,
+        started: StartedThreads,
+    ) -> None:
         # The recorder has the engine, which has this; and so has the listener.
         self._recorder = weakref.ref(recorder)
         self._listener = weakref.ref(listener)
         self.turn = recorder.buffer.turn
+        # Whether the running thread, which began after the recording, was started in its block.
+        self.follows = started.has_running
         self.waiting, self.failed = own_hooks.waiting, own_hooks.failed
 
     def outermost(self, module: nn.Module) -> bool:
@@ -394,8 +410,8 @@ def _ops_not_recorded(thread: str) -> Gap:
     return Gap(
         "ops outside module calls",
         f"thread {thread}",
-        "it is older than the trace: ops are recorded on the thread that opened the trace and on "
-        "those that began in its block; elsewhere only inside module calls",
+        "it was not started in the block: ops are recorded on the thread that opened the trace and "
+        "on those started by it; elsewhere only inside module calls",
         "open a clew.trace inside that thread",
     )
 

@@ -115,9 +115,13 @@ def _first_parting(found: Compared) -> PartingPlace | None:
     place = first_parting(found)
     if place is None or not (found.pairs >= 0).any():
         return place
-    half, op = (found.a, place.op_a) if place.of_a else (found.b, place.op_b)
-    takes = half.graph.takes[op]
-    if not takes or half.facts.known[takes].any():
+    sides = (found.a, found.b) if place.of_a else (found.b, found.a)
+    op = place.op_a if place.of_a else place.op_b
+    takes = np.array(sides[0].graph.takes[op], dtype=np.int64)
+    partners = sides[0].partner[takes]
+    unrecorded = ~sides[0].facts.known[takes]
+    unrecorded |= (partners >= 0) & ~sides[1].facts.known[partners]
+    if not unrecorded.any() or not np.isnan(sides[0].far[takes]).all():
         return place
     return first_other_op(found, None if place.op_b < 0 else place.op_b) or place
 

@@ -131,8 +131,12 @@ Thread* Recording::thread(bool make) {
     made->is_followed = true;
     made->stack.root = engine_root_;
   } else {
-    bool is_new = PyThreadState_GetID(state) > newest_thread;
-    if (!make && !is_new && main_ != nullptr) {
+    bool is_followed = main_ == nullptr;
+    if (!is_followed && PyThreadState_GetID(state) > newest_thread) {
+      if (!make && was_told_unfollowed()) return nullptr;
+      is_followed = was_started_inside();
+    }
+    if (!make && !is_followed) {
       tell_unfollowed();
       return nullptr;
     }
@@ -151,7 +155,7 @@ Thread* Recording::thread(bool make) {
       return nullptr;
     }
     made->index = index;
-    made->is_followed = is_new || main_ == nullptr;
+    made->is_followed = is_followed;
     made->stack.root = {static_cast<int32_t>(root >> 4), static_cast<uint8_t>(root >> 1 & 7), false};
     made->stack.boundary = reinterpret_cast<void*>(boundary);
     if (main_ == nullptr) {
@@ -166,10 +170,20 @@ Thread* Recording::thread(bool make) {
   return threads.back().get();
 }
 
+bool Recording::was_started_inside() {
+  Gil gil;
+  ++here().hidden;
+  Ref found(PyObject_CallNoArgs(host.follows));
+  --here().hidden;
+  if (!found) note_fault("a thread", PythonError());
+  return found.get() == Py_True;
+}
+
+bool Recording::was_told_unfollowed() { return here().told[serial & 3] == serial; }
+
 void Recording::tell_unfollowed() {
-  uint64_t& told = here().told[serial & 3];
-  if (told == serial) return;
-  told = serial;
+  if (was_told_unfollowed()) return;
+  here().told[serial & 3] = serial;
   Gil gil;
   ++here().hidden;
   Ref done(PyObject_CallNoArgs(host.unfollowed));

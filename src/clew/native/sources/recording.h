@@ -143,6 +143,7 @@ struct Host {
   HostFunction raised{object, "raised"};  // (exception, event) -> its text: an op has raised it
   HostFunction interrupt{object, "interrupt"};  // (exception) -> what of it a signal handler of the program raised, or None
   HostFunction keep{object, "keep"};    // (tensor, value): keep what Python code has to read
+  HostFunction follows{object, "follows"};  // () -> whether this thread was started in the block
   HostFunction unfollowed{object, "unfollowed"};  // (): this thread runs ops that are not recorded
   // Of ops whose values were asked for; null if there are none:
   PyObject* wants = nullptr;  // (op) -> whether values of its calls are asked for
@@ -352,7 +353,10 @@ class Recording {
   void read_odd(Thread& thread, c10::ArrayRef<const c10::IValue> values);
   void draw(OpenOp& op, c10::ArrayRef<const c10::IValue> inputs);
   // Tell Python, once for each thread, that it runs ops that are not recorded.
+  bool was_told_unfollowed();
   void tell_unfollowed();
+  // Return whether Python knows the running thread as one that was started in the block.
+  bool was_started_inside();
   // Find the line of a module call that begins in a frame; return false if only Python code can.
   bool find_call(Thread& thread, void* frame, Node& node);
   template <class EachNamed>
