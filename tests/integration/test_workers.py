@@ -275,6 +275,28 @@ def test_what_workers_do_not_record_is_in_the_coverage() -> None:
     assert not any(gap.what == "a forked process" for gap in t.coverage)
 
 
+def test_what_clew_failed_at_in_a_worker_is_in_the_coverage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*given: object) -> None:
+        raise RuntimeError("no room")
+
+    for place, where in (
+        ((clew.session.workers, "begin"), "the start"),
+        ((clew.session.workers.Named, "record"), "decode.video"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(*place, broken)
+            with clew.trace(capture=[CAPTURED]) as t:
+                list(loader(Videos(), "fork"))
+        gaps = [gap for gap in t.coverage if gap.what == "what a DataLoader worker ran"]
+        assert [gap.where for gap in gaps] == ["worker 0", "worker 1"]
+        for gap in gaps:
+            assert f"at {where}" in gap.why
+            assert "(RuntimeError: no room)" in gap.why
+        assert not [gap for gap in t.coverage if "never called" in gap.why]
+
+
 def test_without_workers_nothing_is_exchanged(temporary: Path) -> None:
     with clew.trace(capture=[CAPTURED]) as t:
         list(loader_without_workers())

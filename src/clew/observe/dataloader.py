@@ -72,6 +72,9 @@ class Inbox(Protocol):
     def messages(self) -> Iterator[tuple[str, Any]]:
         """Yield all new messages, each with the name of its sender."""
 
+    def faults(self) -> Iterator[tuple[str, str, str]]:
+        """Yield what Clew failed at in workers: who, where, and the text of the exception."""
+
     def remove(self) -> None:
         """Delete the folder."""
 
@@ -177,6 +180,8 @@ class LoaderSource:
         self._active = False
         # Set while a DataLoader starts its workers.
         self.is_starting = False
+        # Whether Clew failed in a worker, which may have run more than what came from it.
+        self.has_failed = False
 
     def start(self) -> None:
         """Make workers record that DataLoaders start from here on."""
@@ -199,6 +204,12 @@ class LoaderSource:
         """Add what workers have recorded so far."""
         if self._inbox is not None and not self._recorder.halted:
             merge(self._inbox, self._recorder)
+            for worker, where, text in self._inbox.faults():
+                self.has_failed = True
+                self._on_gap(
+                    Gap("what a DataLoader worker ran", worker,
+                        f"Clew failed while recording it, at {where} ({text})", "please report it")
+                )  # fmt: skip
 
     @contextlib.contextmanager
     def starting(self, loader: Any) -> Iterator[None]:

@@ -6,7 +6,7 @@ Input: `Gap`s and exceptions raised in Clew. Output: entries of `t.coverage` and
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from clew.errors import warn
 from clew.events.model import Gap
@@ -75,13 +75,18 @@ class Gaps:
             warn(f"Clew could not {self._doing} {where}: {text}; the program goes on")
 
 
-class UnreadGaps(Gaps):
-    """Drops gaps where nobody can read them: the parent process reports those of a worker."""
+class WorkerGaps(Gaps):
+    """Drops the gaps of a worker, which its parent knows; `report` hands over failures of Clew."""
+
+    def __init__(self, report: Callable[[str, str], object]) -> None:
+        super().__init__()
+        self._report = report
 
     def add(self, gap: Gap) -> bool:
         """Do nothing."""
         return False
 
     def fault(self, fault: BaseException, where: str) -> None:
-        """Do nothing, but raise an exception that a signal handler raised."""
+        """Report a failure inside Clew; never raise it."""
         pass_on(fault)
+        self._report(where, f"{type(fault).__name__}: {fault}")

@@ -39,6 +39,12 @@ _NEVER_RAN = (
 )
 
 
+_WORKER_FAILED = (
+    "Clew failed in a DataLoader worker, which may have run its function",
+    "please report it, with the entry of that worker",
+)
+
+
 class Unmatched:
     """What was asked for and has not come."""
 
@@ -145,13 +151,14 @@ class Unmatched:
         self._ledger.came.update(self._recorder.met_by_workers)
         for address in self._ledger.awaited():
             if address.role is None:
-                yield Gap(_TO_CAPTURE, address.text, *_NEVER_RAN)
+                why = _WORKER_FAILED if self._assembly.workers.has_failed else _NEVER_RAN
+                yield Gap(_TO_CAPTURE, address.text, *why)
                 continue
-            why = "no optimizer made a step with it"
+            missing = "no optimizer made a step with it"
             if address.role in CALL_GRADIENTS:
-                why = "no gradient arrived for it"
+                missing = "no gradient arrived for it"
             instead = "run that part of the training inside the block"
-            yield Gap(_TO_CAPTURE, address.text, why, instead)
+            yield Gap(_TO_CAPTURE, address.text, missing, instead)
 
     def _without_match(self, texts: set[str]) -> Iterator[Gap]:
         """Yield a gap for each address that nothing matches, with the nearest names of what ran."""

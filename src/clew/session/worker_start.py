@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clew.stream.worker_faults import write_fault
+
 if TYPE_CHECKING:
     from clew.observe.dataloader import WorkerPlan
     from clew.record.recorder import Recorder
@@ -13,6 +15,10 @@ if TYPE_CHECKING:
 
 def begin_worker(plan: WorkerPlan, folder: Path, worker: str) -> tuple[WorkerFile, Recorder]:
     """Record in a worker of a DataLoader what its parent asks for."""
-    from clew.session import workers  # which needs torch, and is of use in a worker alone
+    try:
+        from clew.session import workers  # which needs torch, and is of use in a worker alone
 
-    return workers.begin(plan, folder, worker)
+        return workers.begin(plan, folder, worker)
+    except Exception as fault:
+        write_fault(folder, worker, "the start", f"{type(fault).__name__}: {fault}")
+        raise

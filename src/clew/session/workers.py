@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from clew.observe.variables.user_code import Scope
 from clew.observe.variables.watched import WatchSource
 from clew.observe.variables.watched_calls import WatchOptions
 from clew.record.encoder import Encoder, Surroundings
-from clew.record.gaps import UnreadGaps
+from clew.record.gaps import WorkerGaps
 from clew.record.recorder import Recorder
 from clew.record.steps import Steps
 from clew.request.interest import Interest
@@ -28,6 +29,7 @@ from clew.request.limits import Limits
 from clew.session.batching import Direct
 from clew.session.environment import source_text
 from clew.store.write.worker_file import WorkerFile
+from clew.stream.worker_faults import write_fault
 
 
 def worker_surroundings(recorder: Recorder) -> Surroundings:
@@ -38,7 +40,7 @@ def worker_surroundings(recorder: Recorder) -> Surroundings:
 
 def begin(plan: WorkerPlan, folder: Path, worker: str) -> tuple[WorkerFile, Recorder]:
     """Record in a worker of a DataLoader: taps, and the variables that the parent asks for."""
-    gaps = UnreadGaps()
+    gaps = WorkerGaps(functools.partial(write_fault, folder, worker))
     budget = Budget(Limits(), gaps.add)
     file = WorkerFile(folder, worker)
     encoder = Encoder(lambda: worker_surroundings(recorder))

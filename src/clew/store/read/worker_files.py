@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from clew.store.format.wire import Delivery, read_message
 from clew.store.write.worker_file import SUFFIX
+from clew.stream.worker_faults import FAULT_SUFFIX
 
 
 class WorkerFiles:
@@ -21,7 +23,7 @@ class WorkerFiles:
 
     def messages(self) -> Iterator[tuple[str, Delivery]]:
         """Yield all new messages, each with the name of its file."""
-        for path in self._files():
+        for path in self._files(SUFFIX):
             try:
                 with open(path, "rb") as file:
                     file.seek(self._read.get(path.name, 0))
@@ -29,6 +31,15 @@ class WorkerFiles:
                         self._read[path.name] = file.tell()
                         yield path.name, message
             except (OSError, ValueError):
+                continue
+
+    def faults(self) -> Iterator[tuple[str, str, str]]:
+        """Yield what Clew failed at in workers: who, where, and the text of the exception."""
+        for path in self._files(FAULT_SUFFIX):
+            try:
+                fault = json.loads(path.read_text())
+                yield str(fault["worker"]), str(fault["where"]), str(fault["text"])
+            except (OSError, ValueError, KeyError, TypeError):
                 continue
 
     def remove(self) -> None:
@@ -40,9 +51,9 @@ class WorkerFiles:
         """Return whether this process reads the folder, and not a fork of it."""
         return os.getpid() == self._process and _is_own(self.folder)
 
-    def _files(self) -> list[Path]:
+    def _files(self, suffix: str) -> list[Path]:
         try:
-            return sorted(self.folder.glob(f"*{SUFFIX}")) if self._is_own() else []
+            return sorted(self.folder.glob(f"*{suffix}")) if self._is_own() else []
         except OSError:
             return []
 

@@ -12,6 +12,7 @@ import numpy as np
 from clew.events.vocabulary import LABELLED
 from clew.store.format.wire import to_bytes
 from clew.stream.batch import Batch, Tables
+from clew.stream.worker_faults import file_name
 
 SUFFIX = ".part"
 _KEPT_LINES = 20
@@ -25,8 +26,7 @@ class WorkerFile:
     """
 
     def __init__(self, folder: Path, worker: str) -> None:
-        name = "".join(c if c.isalnum() else "-" for c in worker)
-        self._path = folder / f"{name}-{os.getpid()}{SUFFIX}"
+        self._path = folder / f"{file_name(worker)}{SUFFIX}"
         self.worker = worker
         self._file: int | None = None
         self._tables = Tables()
