@@ -173,6 +173,7 @@ def installed() -> Outcome:
         "settrace": sys.gettrace(),
         "setprofile": (sys.getprofile(), threading.getprofile()),
         "excepthook": sys.excepthook,
+        "start of threads": threading.Thread.start,
         "grad mode": torch.is_grad_enabled(),
         "module call": nn.Module.__call__,
         "tensor backward": Tensor.backward,
