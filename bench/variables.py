@@ -24,7 +24,7 @@ from clew.keep.budget import Budget
 from clew.keep.python_values import NoTensors
 from clew.observe.variables.captured import VariableSource
 from clew.record.encoder import Encoder, Surroundings
-from clew.record.gaps import UnreadGaps
+from clew.record.gaps import WorkerGaps
 from clew.record.recorder import Recorder
 from clew.request.ledger import Ledger
 from clew.request.limits import Limits
@@ -80,7 +80,9 @@ def one_local(calls: int) -> Any:
     around = Surroundings([], [], [], [], lambda step: {}, [], lambda file: None, {})
     taker = Deferred(lambda: Direct(Encoder(lambda: around), store))
     budget = Budget(Limits(), lambda gap: None)
-    recorder = Recorder(taker, time.perf_counter_ns, NoTensors, budget, UnreadGaps())
+    recorder = Recorder(
+        taker, time.perf_counter_ns, NoTensors, budget, WorkerGaps(lambda where, text: None)
+    )
     records: Any = _Records(recorder)
     source = VariableSource(recorder, [parse(NAME)], records, Ledger(()), lambda gap: None)
     source.start()
