@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import clew
+from clew.analysis.diff.aligned import CHANGED, align
 
 NOT_COMPARED = "nothing differs as far as was recorded; values were not compared"
 
@@ -66,6 +68,7 @@ def test_ops_that_differ_are_named_without_values(values: str) -> None:
     assert sides(found) == ("wrong", "aten.relu.default in 1", "aten.tanh.default in 1")
     assert found.first is not None
     assert found.first.evidence[0] == "a runs aten.relu.default, b aten.tanh.default"
+    assert json.loads(json.dumps(found.to_dict()))["first"]["kind"] == "wrong"
     assert sides(clew.diff(a, recorded("more"))) == ("extra", None, "aten.exp.default in 1")
     assert sides(clew.diff(recorded("more"), a)) == ("missing", "aten.exp.default in 1", None)
 
@@ -109,7 +112,7 @@ def calls(kind: str = "", **more: Any) -> clew.Trace:
 
 
 @pytest.mark.parametrize("level", ["modules", "ops"])
-def test_runs_without_ops_are_compared_by_their_calls(level: str) -> None:
+def test_runs_without_ops_are_compared_by_their_calls(level: str, tmp_path: Path) -> None:
     a = recorded(values="stats", level=level)
     assert clew.diff(a, calls(values="stats")).equal
     found = clew.diff(a, calls("tanh", values="stats"))
@@ -119,6 +122,19 @@ def test_runs_without_ops_are_compared_by_their_calls(level: str) -> None:
     assert agreement.startswith("its inputs agree bit for bit, its result: b differs by 0.")
     assert setting == "1: kind is '' in a, 'tanh' in b"
     assert found.matched.a == found.matched.b == 0.5
+    assert json.loads(json.dumps(found.to_dict()))["first"]["b"]["module"] == "1"
+    assert found.html(tmp_path / "diff.html").size
+    assert found.compared is not None
+    rows = align(found.compared, found.first)
+    a, b = (half.graph.run for half in (found.compared.a, found.compared.b))
+    beside = {
+        a.address(x): (b.address(y), state)
+        for x, y, state in zip(rows.a.tolist(), rows.b.tolist(), rows.state.tolist(), strict=True)
+        if x >= 0 and a.event(x).kind == "module"
+    }
+    assert all(address == other for address, (other, _) in beside.items())
+    wrong = {address for address, (_, state) in beside.items() if state == CHANGED}
+    assert wrong == {"1#0", "2.norm#0", "2.linear#0", "2#0", "#0"}
     assert any("without ops, so module calls were compared" in note for note in found.notes)
 
 

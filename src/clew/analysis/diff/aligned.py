@@ -107,7 +107,8 @@ def _ties(
         return nodes_a, nodes_b
     # Where the runs part, both ops are shown side by side if their calls are.
     here = int(a.node_of[first.a.row]), int(b.node_of[first.b.row])
-    if min(here) < 0:  # a variable, which is in no row
+    # A variable is in no row; a call stands beside that of its name.
+    if min(here) < 0 or "module" in (first.a.kind, first.b.kind):
         return nodes_a, nodes_b
     others = (nodes_a != here[0]) & (nodes_b != here[1])
     return np.append(nodes_a[others], here[0]), np.append(nodes_b[others], here[1])
@@ -179,6 +180,8 @@ class _RowStates:
         own: Ints = np.full(len(self._kinds), UNKNOWN, dtype=np.int64)
         self._alone_and_wrong: Ints = np.zeros(len(self._kinds), dtype=np.int64)
         empty = set(range(len(self._kinds))) - set(self._rows.parent.tolist())
+        if not all(len(half.graph) for half in (self._found.a, self._found.b)):
+            empty = set(range(len(self._kinds)))  # nothing but its result tells of a call
         for row, kind in enumerate(self._kinds):
             x, y = self._nodes_a[row], self._nodes_b[row]
             if kind == OP:

@@ -75,7 +75,8 @@ def first_call(found: Compared) -> tuple[Divergence | None, Matched]:
 def _calls(run: Run) -> dict[str, int]:
     """Return the calls of a run by address, in the order they began in."""
     rows = run.rows(MODULE)
-    return {run.address(row): row for row in rows[np.argsort(run.start[rows], kind="stable")]}
+    in_order = rows[np.argsort(run.start[rows], kind="stable")].tolist()
+    return {run.address(row): row for row in in_order}
 
 
 def _difference(found: Compared, row_a: int, row_b: int, role: str) -> list[str]:
