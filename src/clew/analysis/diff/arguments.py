@@ -1,6 +1,6 @@
-"""Which numbers and texts given to two ops differ.
+"""Which numbers and texts given to two ops differ, and which settings of two modules.
 
-Input: an op of each of two runs. Output: a phrase for each argument that differs.
+Input: an op or a call of each of two runs. Output: a phrase for each argument or setting.
 """
 
 from __future__ import annotations
@@ -26,6 +26,17 @@ def different_arguments(a: FlowGraph, op_a: int, b: FlowGraph, op_b: int) -> lis
         f"argument {path}: {_given(mine, path)} in a, {_given(theirs, path)} in b"
         for path in paths
         if not is_same(mine.get(path, _ABSENT), theirs.get(path, _ABSENT))
+    ]
+
+
+def different_attributes(a: Run, call_a: int, b: Run, call_b: int) -> list[str]:
+    """Say which settings of the module of two calls differ."""
+    mine, theirs = a.attributes(call_a), b.attributes(call_b)
+    path = b.module_path(call_b) or "the root module"
+    return [
+        f"{path}: {name} is {mine[name]!r} in a, {theirs[name]!r} in b"
+        for name in mine
+        if name in theirs and not is_same(mine[name], theirs[name])
     ]
 
 

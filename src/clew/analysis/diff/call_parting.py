@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from clew.analysis.diff.arguments import is_same
+from clew.analysis.diff.arguments import different_attributes
 from clew.analysis.diff.compared import Compared
 from clew.analysis.diff.distance import distances
 from clew.analysis.diff.divergence import Divergence, Matched
@@ -58,7 +58,7 @@ def first_call(found: Compared) -> tuple[Divergence | None, Matched]:
         before = float(b.start[row_b])
         given, made = (_difference(found, row, row_b, role) for role in (IN, OUT))
         if not found.has_values:
-            made = made or _other_settings(found, row, row_b)
+            made = made or different_attributes(a, row, b, row_b)
         if given:
             parted.append((before, _given(found, row, row_b, given)))
         if made:
@@ -124,21 +124,9 @@ def _made(found: Compared, row_a: int, row_b: int, said: list[str]) -> Divergenc
 
 def _wrong(found: Compared, row_a: int, row_b: int, evidence: tuple[str, ...]) -> Divergence:
     a, b = found.a.graph.run, found.b.graph.run
-    said = dict.fromkeys((*evidence, *_other_settings(found, row_a, row_b)))
+    said = dict.fromkeys((*evidence, *different_attributes(a, row_a, b, row_b)))
     suspects = tuple(changed_functions(a, [row_a], b, [row_b]))
     return Divergence(WRONG, a.event(row_a), b.event(row_b), tuple(said), suspects)
-
-
-def _other_settings(found: Compared, row_a: int, row_b: int) -> list[str]:
-    """Say which settings of the module differ between two calls of it."""
-    a, b = found.a.graph.run, found.b.graph.run
-    mine, theirs = a.attributes(row_a), b.attributes(row_b)
-    path = b.module_path(row_b) or "the root module"
-    return [
-        f"{path}: {name} is {mine[name]!r} in a, {theirs[name]!r} in b"
-        for name in mine
-        if name in theirs and not is_same(mine[name], theirs[name])
-    ]
 
 
 def _agreement(found: Compared, row_a: int, row_b: int) -> str:

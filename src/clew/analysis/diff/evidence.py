@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from clew.analysis.diff.arguments import different_arguments, is_same
+from clew.analysis.diff.arguments import different_arguments, different_attributes
 from clew.analysis.diff.compared import Compared, Half
 from clew.analysis.diff.elements import Array, distance_text, element_relation
 from clew.analysis.diff.parting import INPUTS, WRONG, PartingPlace, unmatched_parts
@@ -156,13 +156,7 @@ def different_settings(a: Half, op_a: int, b: Half, op_b: int) -> list[str]:
     rows = int(a.graph.rows[op_a]), int(b.graph.rows[op_b])
     owners = [int(run.owner_row[row]) for run, row in zip(runs, rows, strict=True)]
     while min(owners) >= 0 and len(said) < _MOST_SUSPECTS:
-        mine, theirs = (run.attributes(owner) for run, owner in zip(runs, owners, strict=True))
-        path = runs[1].module_path(owners[1]) or "the root module"
-        said += [
-            f"{path}: {name} is {mine[name]!r} in a, {theirs[name]!r} in b"
-            for name in mine
-            if name in theirs and not is_same(mine[name], theirs[name])
-        ]
+        said += different_attributes(runs[0], owners[0], runs[1], owners[1])
         owners = [int(run.parent_row[owner]) for run, owner in zip(runs, owners, strict=True)]
     return said
 
