@@ -53,7 +53,7 @@ class Definition:
     def parse(self) -> Def:
         """Return a new tree of the definition, without what ran when the function was created."""
         with _silence():
-            return _strip(_find(ast.parse(self.text), self.code))
+            return _strip(_find(_parsed(self.text), self.code))
 
     def compile(self, node: Def) -> CodeType:
         """Compile an edited tree into code that can take the place of `code`."""
@@ -131,7 +131,7 @@ def _imports(text: str) -> tuple[str, ...]:
     """Return the names a module's text imports outside its functions and classes."""
     found: dict[str, None] = {}
     with _silence():
-        pending: list[ast.AST] = [ast.parse(text)]
+        pending: list[ast.AST] = [_parsed(text)]
     while pending:
         node = pending.pop()
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -139,6 +139,18 @@ def _imports(text: str) -> tuple[str, ...]:
         elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.expr):
             pending.extend(ast.iter_child_nodes(node))
     return tuple(name for name in found if name != "*")
+
+
+def _parsed(text: str) -> ast.Module:
+    """Parse source text, once more where Python 3.11 fails.
+
+    It says "AST constructor recursion depth mismatch" if a garbage collection comes while it makes
+    the tree, and what that ends has Python parse something else.
+    """
+    try:
+        return ast.parse(text)
+    except SystemError:
+        return ast.parse(text)
 
 
 def _block(lines: list[str], first: int) -> str:
